@@ -116,7 +116,7 @@ def write_json(path: Path, argv: list[str], parts: list[str | Table]) -> None:
     for above, part in pairwise(["", *parts]):
         if isinstance(part, Table):
             titles.append("" if isinstance(above, Table) else above)
-            tables.append(part.rows)
+            tables.append(part.full or part.rows)
     results = {"study": argv, "titles": titles, "tables": tables}
     write_atomically(path, to_json(results, inf_nan_mode="null"))
 

@@ -44,7 +44,7 @@ def heads(names: Sequence[str], options: Heads) -> Iterator[str | Table]:
         subject = Subject(name, options)
         tokens_BT = job_sequences(subject, options.sequences)
         with ablated(subject.model, options.without):
-            jobs = find_jobs(subject, tokens_BT)
+            jobs = find_jobs(subject, subject.model, tokens_BT)
         found[subject.run.name] = jobs
         yield describe_jobs(subject, tokens_BT)
         yield table_of_jobs(jobs)

@@ -75,6 +75,23 @@ class Job(NamedTuple):
             for i, line in enumerate(filled)
         ]
 
+    def facts(self) -> dict[str, Any]:
+        """Return what `rows` prints, with all digits."""
+        return {
+            "head": self.name,
+            "attends to": [each._asdict() for each in self.reads],
+            "matters for": [
+                {
+                    "answers": each.names,
+                    "loss change": each.there,
+                    "elsewhere": each.elsewhere,
+                    "there": each.reads and each.reads._asdict(),
+                }
+                for each in self.matters
+            ],
+            "loss if ablated": self.loss_change,
+        }
+
     @property
     def groups(self) -> list[str]:
         """What the head attends to, anywhere or where it matters, without the numbers."""
@@ -126,14 +143,15 @@ def job_sequences(subject: Subject, count: int | None) -> Tensor:
     return subject.sequences(count)
 
 
-def find_jobs(subject: Subject, tokens_BT: Tensor) -> list[Job]:
+def find_jobs(subject: Subject, model: GPT, tokens_BT: Tensor) -> list[Job]:
     """Measure what each head does.
 
     Args:
+        model: the subject's, or that of a snapshot.
         tokens_BT: sequences of up to block_size + 1 tokens, from `job_sequences`.
     """
-    model, labels = subject.model, subject.tokenizer.labels
-    B, every = len(tokens_BT), -(-len(tokens_BT) // WEIGHED)
+    labels, B = subject.tokenizer.labels, len(tokens_BT)
+    every = -(-B // WEIGHED)
     mean_LHD = mean_outputs(model, tokens_BT[::every])
     change_HBT = ablations(model, tokens_BT, mean_LHD, "ablating each head").flatten(0, 1)
     kinds = kinds_of_answers(tokens_BT, labels, *special_answers(subject, tokens_BT))
@@ -311,4 +329,5 @@ def describe_jobs(subject: Subject, tokens_BT: Tensor) -> str:
 
 def table_of_jobs(jobs: Sequence[Job]) -> Table:
     """Return a line for each head."""
-    return Table([HEADING, *(row for job in jobs for row in job.rows())], words=3)
+    rows = [row for job in jobs for row in job.rows()]
+    return Table([HEADING, *rows], words=3, full=[job.facts() for job in jobs])

@@ -120,6 +120,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     checks = check_model(model, subject.prompt_T, torch.float64)
     changes, config = ablate(model, sequences_BT), dataclasses.asdict(subject.config)
     config["data"]["source"] = without_folders(subject.config.data.source)
+    jobs = find_jobs(subject, model, job_sequences(subject, subject.options.sequences))
     measured = subject.describe(sequences_BT)
     given = subject.options.source or subject.config.data.source
     if given != "pydocs":
@@ -155,10 +156,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             for score, value in uniform.items()
         ],
         "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
-        "jobs": [
-            {"line": job.line(), "sentence": job.sentence()}
-            for job in find_jobs(subject, job_sequences(subject, subject.options.sequences))
-        ],
+        "jobs": [{"line": job.line(), "sentence": job.sentence()} for job in jobs],
         "measured": measured,
         "examples": examples_for_page(subject, [*np.ndindex(*changes["zero"].shape)]),
         "checks": [check._asdict() for check in checks],

@@ -25,6 +25,9 @@ class Table(NamedTuple):
     form: str = ".3f"
     """The format of floats."""
 
+    full: Sequence[Any] = ()
+    """What --json has instead of the rows, if it has more: an object for each line."""
+
     failed: bool = False
     """Whether the command exits with code 1."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic_core import to_json
 
 import study
 from benchmarks.heads import count_jobs
@@ -20,9 +21,9 @@ from tests.conftest import make_run
 TEXT = "the value of the object is returned by the function\nand every word is a name\n" * 60
 
 
-def tables(*words: str) -> list[list[list[Any]]]:
+def tables(*words: str) -> list[list[Any]]:
     assert study.main(["heads", *words, "--sequences=13", "--json=out.json"]) == 0
-    found: list[list[list[Any]]] = json.loads(Path("out.json").read_text())["tables"]
+    found: list[list[Any]] = json.loads(Path("out.json").read_text())["tables"]
     return found
 
 
@@ -34,13 +35,13 @@ def test_heads_prints_each_head_of_one_run_or_two(
     make_run(Path("runs/a"))
     make_run(Path("runs/b"), n_layer=2)
     a, b, differ = tables("a", "b", "--source=text.txt")
-    assert [sum(bool(row[0]) for row in rows) for rows in (a, b)] == [7, 5]  # with the heading
+    assert [len(jobs) for jobs in (a, b)] == [6, 4]
     assert differ[0] == ["job", "a", "b"]
     (alone,) = tables("b", "--source=text.txt")
     assert alone == b
     subject = Subject("b", MeasureOptions(source="text.txt"))
     changes = ablate(subject.model, subject.sequences(13))
-    found = {row[0]: row[3] for row in alone[1:] if row[0]}
+    found = {job["head"]: job["loss if ablated"] for job in alone}
     expected = torch.stack((changes["mean"], changes["mean_error"]), -1).flatten(0, 1)
     assert torch.allclose(torch.tensor([*found.values()]), expected, atol=1e-6)
     assert tables("b", "--source=text.txt", "--without=L0H0")[0] != b
@@ -68,6 +69,23 @@ def test_a_job_is_a_line_and_a_sentence() -> None:
         ["L0H1", "nothing found", "nothing found", "(0.0001, 0.003)"],
         ["L1H0", "the last 4 tokens (0.50)", "everywhere", "(0.41, 0.02)"],
     ]
+    assert to_json(table_of_jobs(JOBS).full[:1]) == to_json(
+        [
+            {
+                "head": "L0H0",
+                "attends to": [NEAR._asdict(), LINE._asdict()],
+                "matters for": [
+                    {
+                        "answers": ["↵", "]"],
+                        "loss change": [0.712, 0.1],
+                        "elsewhere": 0.01,
+                        "there": BRACKET._asdict(),
+                    }
+                ],
+                "loss if ablated": [0.0131, 0.003],
+            }
+        ]
+    )
     assert JOBS[0].line() == "↵ ] ← the last ["
     assert [job.line() for job in JOBS[1:]] == ["nothing found", "everywhere"]
     sentence = JOBS[0].sentence()
@@ -96,12 +114,15 @@ def test_two_runs_and_several_seeds_are_compared_by_job() -> None:
     many = table_of_differences({"a": 4 * JOBS, "b": JOBS}).rows
     assert many[-1] == ["matters for ↵", "L0H0 L0H0 L0H0 L0H0", "L0H0"]
     assert ["attends to the last tokens", "8 heads", "L0H0 L1H0"] in many
-    runs = [
-        {"seconds": 1.0, "attends to ↵": "L2H0", "matters for ↵": "L2H0 L3H1"},
-        {"seconds": 2.0, "matters for ↵": "L1H1"},
-        {"seconds": 3.0, "matters for ↵": "L2H1", "attends to ↵": "L2H1"},
+    heads = [["L2H0", "L3H1"], ["L1H1"], ["L2H1"]]
+    runs: list[dict[str, Any]] = [
+        {"seconds": 1.0, "matters for ↵": {"heads": names, "step": 64 * (i + 1)}}
+        for i, names in enumerate(heads)
     ]
-    assert [[row[key] for key in ("job", "seeds", "layers")] for row in count_jobs("x", runs)] == [
-        ["matters for ↵", "3 of 3", "L1: 1, L2: 2, L3: 1"],
-        ["attends to ↵", "2 of 3", "L2: 2"],
+    runs[0]["attends to ↵"] = runs[2]["attends to ↵"] = {"heads": ["L2H0"], "step": 128}
+    runs[1]["attends to ["] = {"heads": ["L0H0"], "step": 600}
+    keys = ("job", "seeds", "layers", "heads", "from_step")
+    assert [[row[key] for key in keys] for row in count_jobs("x", runs)] == [
+        ["matters for ↵", "3 of 3", "L1: 1, L2: 2, L3: 1", [2.0, 1.0, 1.0], [64.0, 128.0, 192.0]],
+        ["attends to ↵", "2 of 3", "L2: 2", [1.0, 1.0], [128.0, 128.0]],
     ]
