@@ -35,14 +35,6 @@ def entropy(A: Tensor) -> Tensor:
     return (nats / torch.arange(2, A.size(-1) + 1).log()).mean(-1)
 
 
-def entropy_nats(A: Tensor) -> Tensor:
-    """-sum_k A ln A, mean over q >= 1
-
-    Shannon 1948
-    """
-    return torch.special.entr(A).sum(-1)[..., 1:].mean(-1)
-
-
 def previous_token(A: Tensor) -> Tensor:
     """A[q, q-1], mean over q >= 1
 
@@ -127,7 +119,7 @@ class Score:
 
 
 SCORES = [
-    *map(Score, (entropy, entropy_nats, previous_token, own_position, first_token, mean_distance)),
+    *map(Score, (entropy, previous_token, own_position, first_token, mean_distance)),
     Score(induction, repeats=True),
     Score(duplicate_token, repeats=True),
 ]

@@ -18,7 +18,6 @@ def by_hand(A: Sequence[Sequence[float]]) -> dict[str, float]:
     distances = sum(A[q][k] * (q - k) for q in range(T) for k in range(T))
     return {
         "entropy": sum(nats[q] / math.log(q + 1) for q in later) / (T - 1),
-        "entropy_nats": sum(nats[1:]) / (T - 1),
         "previous_token": sum(A[q][q - 1] for q in later) / (T - 1),
         "own_position": sum(A[q][q] for q in later) / (T - 1),
         "first_token": sum(A[q][0] for q in later) / (T - 1),
