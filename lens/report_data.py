@@ -261,7 +261,6 @@ def measure_snapshot(
             split = subject.batches.split(name, len(sequences_BT))
             result = evaluate(model, split, subject.batches, Processes())
             accuracy.append(result.accuracy if result else None)
-        model.eval()
     packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
     rounded = copy.deepcopy(model)
     rounded.load_state_dict(rounded_weights)

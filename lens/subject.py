@@ -13,7 +13,7 @@ from torch import Tensor
 from common.errors import UserError, printable
 from configs.config import STRICT
 from configs.load import fields_of
-from data.batches import Batches, check_named_text, open_batches
+from data.batches import Batches, open_batches
 from data.sources import Problem, with_fixes
 from data.tasks import SOURCES, TASKS, is_task
 from data.tasks.repeat import Repeat
@@ -204,13 +204,11 @@ def open_text(saved: SavedRun, source: Source, block_size: int) -> Batches:
     Raises:
         UserError: if the text is missing or too short.
     """
-    data = saved.config.data
+    data, is_named = saved.config.data, source is not None
     if source is not None:
         data = dataclasses.replace(data, source=source)
-    else:
-        check_named_text(data, saved.tokenizer, saved.header.corpus)
     seed, text = saved.config.train.seed, saved.header.corpus
-    return open_batches(data, block_size, seed, saved.tokenizer, saved=text)
+    return open_batches(data, block_size, seed, saved.tokenizer, saved=text, is_named=is_named)
 
 
 def other_text(saved: SavedRun, batches: Batches) -> str:
