@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from common.errors import command
 from configs.config import STRICT, Natural
-from configs.load import build, read_command_line
+from configs.load import read_command_line
 from data.batches import cached_training_tokens
 from data.ngrams import longest_copy
 from data.tasks import is_task
@@ -64,8 +64,8 @@ def main(argv: list[str]) -> int:
     """Read the command line, open the run, and generate."""
     usage = "python sample.py [RUN] [--flag VALUE ...]"
     description = "Generate text with a trained run, by default the newest."
-    words, values = read_command_line({"": Options, ".": Sampling}, argv, usage, description)
-    options, sampling = build(Options, values[""]), build(Sampling, values["."])
+    sections = {"": Options, ".": Sampling}
+    words, (options, sampling), _ = read_command_line(sections, argv, usage, description)
     saved = open_run(words[0] if words else None, options.checkpoint)
     device = pick_device(options.device)
     decoder, note = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))

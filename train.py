@@ -22,10 +22,11 @@ import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from common.errors import UserError, command, shell_word
 from configs.config import STRICT, Config, TrainConfig
-from configs.load import SECTIONS, build, read_command_line
+from configs.load import SECTIONS, read_command_line
 from data.batches import Batches
 from data.tasks import TASKS
 from model.fast.choose import choose_decoder
@@ -43,19 +44,8 @@ from training.checkpoint import (
 from training.evaluate import evaluate_splits
 from training.folder import find_run, lock_run, make_folder, rewind, save_config
 from training.log import Log
-from training.machine import (
-    Processes,
-    StopSignal,
-    join_processes,
-    read_processes,
-)
-from training.optim import (
-    Optimizer,
-    get_lr_scale,
-    gradient_of,
-    regularization,
-    update_weights,
-)
+from training.machine import Processes, StopSignal, join_processes, read_processes
+from training.optim import Optimizer, get_lr_scale, regularization, update_weights
 from training.start import start_again, start_from, start_new
 from training.state import TrainState
 from training.step import compute_gradients, make_model
@@ -109,7 +99,11 @@ def train(
         FloatingPointError: naming the step whose loss or gradient is not finite.
     """
     config, state, size = header.config, header.state, model.num_parameters()
-    plan, ddp_model = config.train, processes.wrap_ddp(model)
+    plan = config.train
+    ddp_model: nn.Module = model
+    if processes.world_size > 1:
+        ddp_model = DistributedDataParallel(model)  # averages gradients over the processes
+        ddp_model.broadcast_buffers = False  # they are constant; the argument is deprecated
     read_every = 1 if header.machine.device == "cpu" else plan.log_every  # reading waits for a GPU
     pending: list[tuple[Tensor, Tensor]] = []  # losses and gradient norms, on the device
     readings = [(state.step, 0.0)]  # numbers of steps, and the seconds they took in this session
@@ -139,6 +133,7 @@ def train(
             due = due_at(state.step, plan, size)
             if "evaluation" in due and state.step > state.last_eval_step and not stopped:
                 started = time.perf_counter()
+                model.eval()
                 evaluations = evaluate_splits(model, batches, config, processes, stop)
                 if evaluations is None:
                     stopped = processes.max(stop.number)
@@ -149,15 +144,12 @@ def train(
                     if folder:
                         log.sample(sample(model, batches, config))
                     eval_seconds = time.perf_counter() - started
+                model.train()
                 state.seconds = time.perf_counter() - began
             # The first is saved at once, so that a run that is killed early can be resumed.
-            if "checkpoint" in due or stopped or state.step == first:
-                tensors = model_tensors(model) | optimizer_tensors(optimizer)
-                if "decay" in due:  # a longer run can go on from here
-                    save_in_run(folder, "before_decay", tensors, header)
-                save_in_run(folder, "last", tensors, header)
-            if "snapshot" in due:
-                save_in_run(folder, f"snapshots/{state.step:08d}", half_precision(model), header)
+            if stopped or state.step == first:
+                due.add("checkpoint")
+            save_due(due, folder, model, optimizer, header)
             if "end" in due or stopped:
                 return stopped
 
@@ -208,6 +200,20 @@ def due_at(step: int, plan: TrainConfig, size: int) -> set[str]:
         "estimate": plan.max_steps is None and step <= plan.warmup_steps,
     }
     return {name for name, due in is_due.items() if due}
+
+
+def save_due(
+    due: set[str], folder: Path | None, model: GPT, optimizer: Optimizer, header: Header
+) -> None:
+    """Save the checkpoints that are due; see `save_in_run`."""
+    if "checkpoint" in due:
+        tensors = model_tensors(model) | optimizer_tensors(optimizer)
+        if "decay" in due:  # a longer run can go on from here
+            save_in_run(folder, "before_decay", tensors, header)
+        save_in_run(folder, "last", tensors, header)
+    if "snapshot" in due:
+        name = f"snapshots/{header.state.step:08d}"
+        save_in_run(folder, name, half_precision(model), header)
 
 
 @functools.cache
@@ -262,7 +268,8 @@ def check_results(
     first = step - len(losses) + 1
     for i, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=first):
         if not math.isfinite(loss + norm):
-            bad = [n for n, w in weights.items() if not gradient_of(w).isfinite().all()]
+            gradients = {name: weight.grad for name, weight in weights.items()}
+            bad = [n for n, g in gradients.items() if g is not None and not g.isfinite().all()]
             named = f", first in {bad[0]}" if bad and i == step else ""
             raise FloatingPointError(f"at step {i}: loss {loss}, gradient norm {norm}{named}")
 
@@ -274,15 +281,12 @@ def sample(model: GPT, batches: Batches, config: Config) -> str:
     device = model.token_embedding.weight.device
     prompt_BT = torch.tensor([[batches.corpus.start_token]], device=device)
     generator = torch.Generator().manual_seed(config.train.seed)
-    model.eval()
     decoder, note = choose_decoder(model)
     if note:
         print(f"note: {note}", file=sys.stderr)
     tokens = generate(decoder, prompt_BT, config.train.sample_tokens, Sampling(), generator)
     start = [batches.corpus.start_token] if batches.task else []  # which a text does not show
-    text = batches.tokenizer.decode([*start, *(int(token) for token in tokens)])
-    model.train()
-    return text
+    return batches.tokenizer.decode([*start, *map(int, tokens)])
 
 
 def describe_best(state: TrainState, before: TrainState) -> str:
@@ -312,8 +316,8 @@ def main(argv: list[str]) -> int:
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     sections = {"": Options} | SECTIONS
     description = f"Train a GPT on a text, or on a task: {', '.join(TASKS)}."
-    words, values = read_command_line(sections, argv, usage, description)
-    options, file = build(Options, values[""]), words[0] if words else None
+    words, (options,), values = read_command_line(sections, argv, usage, description)
+    file = words[0] if words else None
     processes, folder = read_processes(), None
     with ExitStack() as stack:  # the run's lock, and the group of processes
         # What the run starts from. What follows is the same for each.

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from common.errors import UserError
 from configs.config import Config, Count, ModelConfig, TrainConfig
-from configs.load import SECTIONS, Values, build, read_command_line, read_config
+from configs.load import SECTIONS, Values, read_command_line, read_config
 from lens.tables import Table
 from training.machine import Processes, prepare_machine
 
@@ -56,8 +56,9 @@ def read_options(
         words: the positional argument in the usage line; if empty, none is accepted.
     """
     usage = f"python -m benchmarks.{Path(sys.argv[0]).stem} {words} [--flag VALUE ...]"
-    given, values = read_command_line({"": kind, **sections}, argv, usage, "", bool(words))
-    return build(kind, values[""]), next(iter(given), None), values
+    sections = {"": kind, **sections}
+    given, (options,), values = read_command_line(sections, argv, usage, "", bool(words))
+    return options, next(iter(given), None), values
 
 
 def containing(word: str | None, names: Iterable[str]) -> list[str]:

@@ -29,7 +29,13 @@ from data.tasks.modular import Modular
 from data.tasks.sink import Sink
 from lens.capture import blocks_of, capture
 from lens.heads import names_of
-from lens.measure import measure_copying, score_heads, score_match, strongest_frequencies
+from lens.measure import (
+    find_matches,
+    measure_copying,
+    score_heads,
+    score_match,
+    strongest_frequencies,
+)
 from lens.metrics import MATCH
 from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
@@ -101,7 +107,7 @@ def describe(run: Path) -> frame.Row:
     subject = Subject(str(run), MeasureOptions(checkpoint="last"))
     batches, model, metrics = subject.batches, subject.model, read_metrics(run)
     sequences_BT = torch.cat([*batches.split("validation", 64)])[:64, :-1]
-    matching = subject.matching(sequences_BT)
+    task, matching = batches.task, find_matches(batches.task, sequences_BT)
     weight_LH = score_match(model, *matching)[MATCH.key]
     head, at = max(names_of(model).items(), key=lambda item: weight_LH[item[1]].item())
     evaluations = [line for line in metrics if "val_loss" in line]
@@ -112,24 +118,24 @@ def describe(run: Path) -> frame.Row:
     if subject.trained_periods:
         first, second, _ = measure_copying(model, subject.period() or 2)
         found["ratio"] = second / first
-    if isinstance(subject.task, Sink):
+    if isinstance(task, Sink):
         (layer,) = capture(model, sequences_BT).layers
         norms_BT = layer.v_BHSD.norm(dim=-1)[:, 0]
         found["first"] = score_heads(model, sequences_BT, repeats=False)["first_token"].item()
         found["norm"] = (norms_BT[:, 0].mean() / norms_BT[:, 1:].mean()).item()
-    if isinstance(subject.task, Markov):
+    if isinstance(task, Markov):
         baselines, *_ = (line["baselines"] for line in metrics if "baselines" in line)
         near = [
             min(baselines, key=lambda b: abs(baselines[b] - e["val_loss"])) for e in evaluations
         ]
         found["stages"] = ", ".join(dict.fromkeys(near))
         found["above"] = evaluations[-1]["val_loss"] - min(baselines.values())
-    if isinstance(subject.task, Modular):
+    if isinstance(task, Modular):
         found["gap"] = max(e["train_accuracy"] - e["accuracy"] for e in evaluations)
-        found["power"] = strongest_frequencies(model.token_embedding.weight[: subject.task.n])
-    if isinstance(subject.task, Maximum):
+        found["power"] = strongest_frequencies(model.token_embedding.weight[: task.n])
+    if isinstance(task, Maximum):
         found |= read_maximum(model)
-    if isinstance(subject.task, FlipFlop):
+    if isinstance(task, FlipFlop):
         other = task_batches(replace(subject.config.data, task_ignored=0.98), batches.block_size, 0)
         result = evaluate(model, other.split("validation", 64), other, Processes())
         found["rare"] = result.accuracy if result else None

@@ -102,16 +102,18 @@ def add_flag(parser: Parser, name: str, field: Any) -> None:
 
 def read_command_line(
     sections: dict[str, type], argv: list[str], usage: str, description: str, positionals: int = 1
-) -> tuple[list[str], Values]:
-    """Return the positional arguments and the texts of the given flags.
+) -> tuple[list[str], list[Any], Values]:
+    """Return the positional arguments, the dataclasses of a command's own flags, and the texts of
+    the given flags.
 
     Args:
-        sections: dataclasses whose fields are flags, by the prefix of the flags; "." has none, as
-            the empty one.
+        sections: dataclasses whose fields are flags, by the prefix of the flags. A command's own
+            flags have no prefix: theirs are "" and ".".
         positionals: maximum number of positional arguments.
 
     Raises:
-        UserError: for an unknown flag, a flag without a value, and extra arguments.
+        UserError: for an unknown flag, a flag without a value or with a wrong one, and extra
+            arguments.
     """
     fields = {
         f"{section}.{name}".lstrip("."): (section, name, field)
@@ -136,7 +138,8 @@ def read_command_line(
     for flag, value in vars(given).items():
         section, name, _ = fields[flag]
         values[section][name] = value
-    return rest, values
+    own: list[Any] = [build(sections[name], values[name]) for name in ("", ".") if name in sections]
+    return rest, own, values
 
 
 class Command(NamedTuple):
@@ -171,11 +174,11 @@ def read_subcommand(
     usage = f"{program} {name} {words} [--flag VALUE ...]".replace("  ", " ")
     most = sys.maxsize if "..." in words else len(words.split())
     sections = dict(zip(("", "."), (flags, *shared), strict=False))
-    given, values = read_command_line(sections, rest, usage, f"{flags.__doc__}.", most)
+    given, options, _ = read_command_line(sections, rest, usage, f"{flags.__doc__}.", most)
     if len(given) < len(re.sub(r"\[.*\]", "", words).split()):
         raise UserError(f"{name} takes {words}: {usage}")
     padded = [given] if "..." in words else [*given, *[None] * (most - len(given))]
-    return name, padded, [build(kind, values[section]) for section, kind in sections.items()]
+    return name, padded, options
 
 
 def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Options:

@@ -40,6 +40,7 @@ def open_batches(
     tokenizer: Tokenizer | None = None,
     extend: bool = False,
     saved: Corpus | None = None,
+    is_named: bool = True,
 ) -> "Batches":
     """Return the sequences that the config names.
 
@@ -47,12 +48,17 @@ def open_batches(
         tokenizer: encode with this tokenizer instead of one made for the text.
         extend: add the characters of a text that this tokenizer lacks.
         saved: what a saved run recorded of its text; the same text is split in the same way.
+        is_named: whether the user named the text. If only the header of a saved run does, it is
+            checked: an untrusted header could name any file or download.
 
     Raises:
         UserError: if the text cannot be loaded, or a split is shorter than a sequence.
     """
     if is_task(config):
         return task_batches(config, block_size, seed, tokenizer)
+    if not is_named:
+        assert tokenizer and saved, "only a saved run can name a text for the user"
+        check_text(config, tokenizer, saved)
     text = load_text(config, tokenizer, extend)
     shortest_end = SHORTEST_END
     if saved and saved.sha256 == text.corpus.sha256:
@@ -60,14 +66,13 @@ def open_batches(
     return text_batches(text, config, block_size, seed, shortest_end)
 
 
-def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -> None:
-    """Check a text that only the header of a saved run names: an untrusted header could name any
-    file or download. It must be in the cache, or a file with the header's hash.
+def check_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -> None:
+    """Check that a text is the manual, is in the cache, or is a file with the hash of `corpus`.
 
     Raises:
         UserError: if it is not.
     """
-    if is_task(config) or config.source == "pydocs":
+    if config.source == "pydocs":
         return
     source = find_source(config)
     if find_entry(config, source, tokenizer).exists():

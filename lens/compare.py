@@ -22,7 +22,7 @@ from lens.capture import LayerPass, capture, without_mask
 from lens.formula import FINITE, change, layer_by_torch, layer_per_head, layer_steps
 from lens.measure import mean_loss
 from lens.metrics import entropy, uniform_attention
-from lens.subject import Checkpoint, Prompt, Sequences, Source, Subject, spread_places
+from lens.subject import Checkpoint, Prompt, Sequences, Source, Subject, open_text, spread_places
 from lens.tables import Table, visible
 from model.attention import MultiHeadAttention, attention_weights, causal_mask
 from model.error import largest_error
@@ -284,7 +284,7 @@ def never_masked(given: Inputs) -> Found:
     subject, block_size = given.subject, given.subject.config.model.block_size
     if not subject.trained_periods:  # repeated strings need room for two copies
         block_size = min(block_size, 64)
-    batches = subject.open(block_size)
+    batches = open_text(subject.saved, subject.options.source, block_size)
     train = TrainConfig(max_steps=given.steps, batch_size=16)
     shape = ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=64)
     sequences_BT = batches.validation_sequences(spread_places(batches, 32))

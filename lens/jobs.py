@@ -179,8 +179,8 @@ def find_jobs(subject: Subject, model: GPT, tokens_BT: Tensor) -> list[Job]:
 def special_answers(subject: Subject, tokens_BT: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Return which answers n-grams find hard, of a text, and which answers their context
     determines, of a task."""
-    if subject.task:
-        known_BT = torch.from_numpy(subject.task.answers(tokens_BT.numpy()))
+    if task := subject.batches.task:
+        known_BT = torch.from_numpy(task.answers(tokens_BT.numpy()))
         return None, known_BT[:, 1:]
     nats_BT = torch.from_numpy(read_ngrams(subject.batches, len(tokens_BT))[0])
     return nats_BT > nats_BT.flatten().sort().values[int(HARD * nats_BT.numel())], None

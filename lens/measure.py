@@ -9,6 +9,7 @@ from torch import Tensor
 
 from common.errors import UserError
 from common.progress import progress
+from data.tasks.task import Task
 from lens.capture import Pass, blocks_of, capture, head_replaced
 from lens.metrics import MATCH, SCORES
 from model.gpt import GPT, next_token_loss
@@ -87,6 +88,16 @@ def measure_text(model: GPT, tokens_BT: Tensor) -> tuple[dict[str, Tensor], list
     found = average(map(sums, micro_batches(model, tokens_BT)), tokens_BT)
     lens = found.pop("lens") / (tokens_BT.size(1) - 1)
     return found, lens.tolist(), found.pop("outputs")
+
+
+def find_matches(task: Task | None, tokens_BT: Tensor) -> tuple[Tensor, ...]:
+    """Return the sequences with matches of a task, and these, (B, 1, T, T); nothing if there are
+    none."""
+    if task is None:
+        return ()
+    match_BTS = torch.from_numpy(task.match(tokens_BT.numpy()))
+    some_B = match_BTS.any((1, 2))
+    return (tokens_BT[some_B], match_BTS[some_B, None]) if some_B.any() else ()
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from lens.examples import examples_for_page
 from lens.jobs import find_jobs, job_sequences
 from lens.measure import (
     ablate,
+    find_matches,
     mean_loss,
     measure_copying,
     measure_text,
@@ -92,7 +93,7 @@ def make_page(
     others = 16 if size[16] * len(models) <= room else 8
     few_BT = sequences_BT[:COMPARED]
     losses = [mean_loss(each, few_BT) for _, each in progress(models, "comparing snapshots")]
-    shown = [step for step, _ in models].index(subject.header.state.step)
+    shown = [step for step, _ in models].index(subject.saved.header.state.step)
     chosen = choose_snapshots(losses, 1 + (room - size[own]) / size[others], shown)
     data["saved"], data["snapshots"] = len(models), []
     weights: list[bytes] = []
@@ -114,8 +115,9 @@ def make_page(
 
 def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     """Return what the page shows about the run and its final weights."""
-    model, state, text_BT = subject.model, subject.header.state, sequences_BT[:, :-1]
-    matching = subject.matching(text_BT)
+    model, state, text_BT = subject.model, subject.saved.header.state, sequences_BT[:, :-1]
+    task = subject.batches.task
+    matching = find_matches(task, text_BT)
     uniform = uniform_scores(text_BT.size(1), subject.period(), *matching[1:])
     checks = check_model(model, subject.prompt_T, torch.float64)
     changes, config = ablate(model, sequences_BT), dataclasses.asdict(subject.config)
@@ -130,13 +132,13 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     return {
         "run": {
             "name": subject.run.name,
-            "task": subject.task and str(subject.task),
+            "task": task and str(task),
             "step": state.step,
             "val_loss": state.val_loss,
             "unit": subject.tokenizer.unit,
             "parameters": model.num_parameters(),
             "config": config,
-            "made": f"{time.strftime('%Y-%m-%d')} · PyTorch {subject.header.machine.torch}",
+            "made": f"{time.strftime('%Y-%m-%d')} · PyTorch {subject.saved.header.machine.torch}",
         },
         "shapes": [[name, list(weight.shape)] for name, weight in model.state_dict().items()],
         "vocab": subject.tokenizer.labels,
@@ -214,7 +216,7 @@ def choose_opening(
 def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
     """Yield the step and the weights of each snapshot and of the subject. Leave out a damaged
     snapshot, and say so."""
-    files, own = find_snapshots(subject.run), subject.header.state.step
+    files, own = find_snapshots(subject.run), subject.saved.header.state.step
     for step in sorted({*files, own}):
         model = subject.model if step == own else GPT(subject.config.model, subject.V).eval()
         try:
@@ -250,14 +252,13 @@ def measure_snapshot(
     if period := subject.period():
         first, second, copied = measure_copying(model, period)
         copying, scores = {"period": period, "first": first, "second": second}, scores | copied
-    if matching := subject.matching(text_BT):
+    if matching := find_matches(subject.batches.task, text_BT):
         scores |= score_match(model, *matching)
-    if subject.task:
+    if subject.batches.task:
         for name in subject.batches.evaluated:
             split = subject.batches.split(name, len(sequences_BT))
             result = evaluate(model, split, subject.batches, Processes())
             accuracy.append(result.accuracy if result else None)
-        model.eval()
     packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
     rounded = copy.deepcopy(model)
     rounded.load_state_dict(rounded_weights)

@@ -15,6 +15,7 @@ from lens.heads import ablated, names_of
 from lens.measure import (
     REPEATS,
     ablate,
+    find_matches,
     logit_lens,
     mean_loss,
     measure_copying,
@@ -52,15 +53,15 @@ def scores(word: str | None, options: Scores) -> Iterator[str | Table]:
     sequences_BT = subject.sequences(options.sequences)
     with ablated(subject.model, options.without):
         yield from scores_and_ablation(subject, options, sequences_BT)
-        if subject.periods():
+        if periods_to_copy(subject):
             yield copying(subject)
         yield from pairs_of_heads(subject.model)
         rows: list[list[Any]] = [["logit lens", f"loss, {subject.unit}"]]
         for i, loss in enumerate(logit_lens(subject.model, sequences_BT)):
             rows.append([f"after layer {i - 1}" if i else "embedding", loss])
         yield Table(rows, form=".4f")
-        if isinstance(subject.task, Modular):
-            yield frequencies(subject.model.token_embedding.weight[: subject.task.n])
+        if isinstance(task := subject.batches.task, Modular):
+            yield frequencies(subject.model.token_embedding.weight[: task.n])
 
 
 def scores_and_ablation(
@@ -77,7 +78,7 @@ def scores_and_ablation(
         title += f"; copying over\n{REPEATS} random strings of {period} distinct tokens, "
         title += "each repeated"
     yield title
-    if matching := subject.matching(text_BT):
+    if matching := find_matches(subject.batches.task, text_BT):
         found |= score_match(model, *matching)
     uniform = uniform_scores(text_BT.size(1), period, *matching[1:])
     changes, kinds = ablate(model, sequences_BT), ("zero", "mean")
@@ -100,7 +101,7 @@ def copying(subject: Subject) -> Table:
     rows: list[list[Any]] = [
         ["copying", "trained on", "loss, first copy", "second", "ratio", "induction", "best head"],
     ]
-    for period in subject.periods():
+    for period in periods_to_copy(subject):
         first, second, scores = measure_copying(subject.model, period)
         induction_LH = scores["induction"]
         trained = "yes" if period in subject.trained_periods else "no"
@@ -108,6 +109,17 @@ def copying(subject: Subject) -> Table:
         best = induction_LH[at].item()
         rows.append([f"period {period}", trained, first, second, second / first, best, name])
     return Table(rows)
+
+
+def periods_to_copy(subject: Subject) -> list[int]:
+    """Choose lengths of strings: for a run on repeated strings, inside and outside the range it was
+    trained on; for others, the longest that fits, a half and a quarter of it."""
+    trained, half = subject.trained_periods, subject.window // 2
+    wanted = [half // 4, half // 2, half]
+    if trained:
+        low, high = trained[0], trained[-1]
+        wanted = [low // 2, low, (low + high) // 2, high, high * 5 // 4, high * 3 // 2]
+    return sorted({period for period in wanted if 2 <= period <= subject.longest_period})
 
 
 def frequencies(numbers_nC: Tensor) -> Table:

@@ -1,4 +1,4 @@
-"""The subject of a study: a run's weights, and the text that they read, all on the CPU."""
+"""The subject of a study: a run, and the text that it is measured on, all on the CPU."""
 
 import dataclasses
 import sys
@@ -13,7 +13,7 @@ from torch import Tensor
 from common.errors import UserError, printable
 from configs.config import STRICT
 from configs.load import fields_of
-from data.batches import Batches, check_named_text, open_batches
+from data.batches import Batches, open_batches
 from data.sources import Problem, with_fixes
 from data.tasks import SOURCES, TASKS, is_task
 from data.tasks.repeat import Repeat
@@ -72,36 +72,50 @@ Without = Annotated[
 ]
 
 
-class Text:
-    """The text that a model is measured on, in sequences."""
+class Subject:
+    """A run, its prompt, and the text that it is measured on."""
 
-    def __init__(self, saved: SavedRun, source: Source) -> None:
-        self.saved, self.source = saved, source
+    def __init__(
+        self,
+        word: str | None,
+        options: Any,
+        saved: SavedRun | None = None,
+        numbers: bool = True,
+    ) -> None:
+        """
+        Args:
+            options: the flags of a command, source and checkpoint and, for `prompt_T`, prompt.
+            saved: a run that is already open, instead of the one that the word names.
+            numbers: see `check_attention`.
+
+        Raises:
+            UserError: for a run that cannot be opened, or that `check_attention` rejects.
+        """
+        if saved is None:
+            saved = open_run(word, options.checkpoint)
+            print(saved, file=sys.stderr)
+        self.saved, self.options, self.run = saved, options, saved.path.parent
         self.config, self.tokenizer, self.model = saved.config, saved.tokenizer, saved.model()
+        self.V = self.tokenizer.vocab_size
         self.window = min(self.config.model.block_size, MAX_TOKENS)  # tokens of a sequence
-
-    def open(self, block_size: int) -> Batches:
-        """Open the text in sequences of `block_size`: see `open_text`."""
-        return open_text(self.saved, self.source, block_size)
+        # The longest string that fits twice into a sequence.
+        self.longest_period = min(self.window // 2, self.V)
+        check_attention(self.model, numbers)
 
     @cached_property
     def batches(self) -> Batches:
-        """The text in sequences of `window`."""
-        return self.open(self.window)
+        """The text, in sequences of `window` tokens."""
+        return open_text(self.saved, self.options.source, self.window)
 
-    @cached_property
+    @property
     def text(self) -> str:
         """The name of the text, and whether the run was trained on another one."""
         return f"{printable(self.batches.corpus.source)}{other_text(self.saved, self.batches)}"
 
-    def describe(self, sequences_BT: Tensor) -> str:
-        """Say which sequences of the validation split were measured, and of which text."""
-        return f"{self.counted(len(sequences_BT))} of {self.text}"
-
-    def counted(self, count: int) -> str:
-        """Say how many sequences of the validation split were measured."""
-        total = self.batches.validation_tokens // self.window
-        return f"{count:,} of {total:,} validation sequences of {self.window} tokens"
+    @property
+    def unit(self) -> str:
+        """The unit of losses."""
+        return f"nats/{self.tokenizer.unit}"
 
     def sequences(self, count: int | None) -> Tensor:
         """Choose (count, window + 1) or fewer, spread evenly over the validation split.
@@ -121,57 +135,14 @@ class Text:
             raise UserError("the validation split needs 2 sequences; use a longer --source")
         return sequences
 
-    @property
-    def unit(self) -> str:
-        """The unit of losses."""
-        return f"nats/{self.tokenizer.unit}"
+    def describe(self, sequences_BT: Tensor) -> str:
+        """Say which sequences of the validation split were measured, and of which text."""
+        return f"{self.counted(len(sequences_BT))} of {self.text}"
 
-    @cached_property
-    def task(self) -> Task | None:
-        """The task that is measured on, if it is one."""
-        return self.batches.task
-
-    def matching(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
-        """Return the sequences with matches, and these, (B, 1, T, T); nothing if there are none."""
-        if self.task is None:
-            return ()
-        match_BTS = torch.from_numpy(self.task.match(tokens_BT.numpy()))
-        some_B = match_BTS.any((1, 2))
-        return (tokens_BT[some_B], match_BTS[some_B, None]) if some_B.any() else ()
-
-
-class Subject(Text):
-    """A run with its prompt, and the text that it is measured on."""
-
-    def __init__(
-        self,
-        word: str | None,
-        options: Any,
-        saved: SavedRun | None = None,
-        numbers: bool = True,
-    ) -> None:
-        """
-        Args:
-            options: the flags of a command, source and checkpoint and, for `prompt_T`, prompt.
-            saved: a run that is already open, instead of the one that the word names.
-            numbers: see `check_attention`.
-
-        Raises:
-            UserError: for a run that cannot be opened, or that `check_attention` rejects.
-        """
-        super().__init__(saved or open_run(word, options.checkpoint), options.source)
-        self.options, self.run = options, self.saved.path.parent
-        self.header, self.V = self.saved.header, self.tokenizer.vocab_size
-        # The longest string that fits twice into a sequence.
-        self.longest_period = min(self.window // 2, self.V)
-        if saved is None:
-            print(self.saved, file=sys.stderr)
-        check_attention(self.model, numbers)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type that the run computed in."""
-        return torch.bfloat16 if self.header.machine.precision == "bfloat16" else torch.float32
+    def counted(self, count: int) -> str:
+        """Say how many sequences of the validation split were measured."""
+        total = self.batches.validation_tokens // self.window
+        return f"{count:,} of {total:,} validation sequences of {self.window} tokens"
 
     @cached_property
     def prompt_T(self) -> Tensor:
@@ -182,10 +153,10 @@ class Subject(Text):
         """
         if self.options.prompt is not None:
             tokens = torch.from_numpy(self.tokenizer.encode(self.options.prompt).astype("int64"))
-        elif self.trained_periods and self.source is None and (period := self.period()):
+        elif self.trained_periods and self.options.source is None and (period := self.period()):
             tokens = repeated(self.V, period, 1)[0]
         else:
-            batches = self.open(self.config.model.block_size)
+            batches = open_text(self.saved, self.options.source, self.config.model.block_size)
             tokens = next(batches.split("validation", 1))[0, :PROMPT_TOKENS]
         if len(tokens) < 2:
             raise UserError("--prompt must have at least 2 tokens")
@@ -210,16 +181,6 @@ class Subject(Text):
             return range(0)
         return kind(data, self.config.model.block_size).periods
 
-    def periods(self) -> list[int]:
-        """Choose lengths of strings to copy: for a run on repeated strings, inside and outside the
-        range it was trained on; for others, the longest that fits, a half and a quarter of it."""
-        trained, half = self.trained_periods, self.window // 2
-        wanted = [half // 4, half // 2, half]
-        if trained:
-            low, high = trained[0], trained[-1]
-            wanted = [low // 2, low, (low + high) // 2, high, high * 5 // 4, high * 3 // 2]
-        return sorted({period for period in wanted if 2 <= period <= self.longest_period})
-
     def period(self, asked: int | None = None) -> int | None:
         """Return the length of the strings for the scores; None if no string fits.
 
@@ -243,13 +204,11 @@ def open_text(saved: SavedRun, source: Source, block_size: int) -> Batches:
     Raises:
         UserError: if the text is missing or too short.
     """
-    data = saved.config.data
+    data, is_named = saved.config.data, source is not None
     if source is not None:
         data = dataclasses.replace(data, source=source)
-    else:
-        check_named_text(data, saved.tokenizer, saved.header.corpus)
     seed, text = saved.config.train.seed, saved.header.corpus
-    return open_batches(data, block_size, seed, saved.tokenizer, saved=text)
+    return open_batches(data, block_size, seed, saved.tokenizer, saved=text, is_named=is_named)
 
 
 def other_text(saved: SavedRun, batches: Batches) -> str:

@@ -80,7 +80,9 @@ class Pair(NamedTuple):
 def verify(word: str | None, options: Verify) -> Iterator[Table]:
     """Yield a row for each check."""
     subject = Subject(word, options, numbers=False)
-    checks = check_model(subject.model, subject.prompt_T, torch.float64, subject.dtype)
+    in_bfloat16 = subject.saved.header.machine.precision == "bfloat16"
+    dtype = torch.bfloat16 if in_bfloat16 else torch.float32
+    checks = check_model(subject.model, subject.prompt_T, torch.float64, dtype)
     heading = ("check", "dtype", "verdict", "relative error", "tolerance", "largest at")
     failed = any(check.verdict == "failed" for check in checks)
     yield Table([heading, *checks], words=3, form=".1e", failed=failed)

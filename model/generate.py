@@ -48,7 +48,6 @@ class Decoder(Protocol):
     """What generates: a GPT, or a faster form of it, from model/fast/choose.py."""
 
     config: ModelConfig
-    training: bool
 
     def forward(self, tokens_BT: Tensor, cache: Any) -> Tensor:
         """Return the logits (B, T, V) of tokens that follow those in the cache, and append them."""
@@ -56,10 +55,6 @@ class Decoder(Protocol):
 
     def new_cache(self) -> Any:
         """Return an empty cache."""
-        ...
-
-    def train(self, mode: bool = True) -> Any:
-        """Set the mode: with dropout or without."""
         ...
 
 
@@ -72,30 +67,27 @@ def generate(
 ) -> Iterator[Tensor]:
     """Continue each row of the prompt, and yield the next token of each row, (B,), when sampled.
 
-    Dropout is disabled. Tokens are sampled on the CPU, so that `generator` draws the same random
-    numbers for every device.
+    Tokens are sampled on the CPU, so that `generator` draws the same random numbers for every
+    device.
+
+    Args:
+        decoder: a GPT in eval mode, so that nothing is dropped, or another decoder.
 
     Raises:
         FloatingPointError: if the logits are not finite.
     """
-    was_training = decoder.training
-    decoder.train(False)
-    try:
-        window, tokens_BT = Window(decoder), prompt_BT
-        for _ in range(max_new_tokens):
-            logits_BV = window.read(tokens_BT).cpu().float()
-            if not math.isfinite(logits_BV.sum()):  # faster than to test each
-                raise FloatingPointError("the model's logits are not finite")
-            # What torch.multinomial does, in half of its time: the smallest of random numbers with
-            # these rates.
-            probability_BV = sampling.probabilities(logits_BV)
-            random_BV = torch.empty_like(probability_BV).exponential_(generator=generator)
-            next_B1 = (probability_BV / random_BV).argmax(-1, keepdim=True)
-            yield next_B1.squeeze(1)
-            tokens_BT = next_B1.to(prompt_BT.device)
-    finally:
-        if was_training:
-            decoder.train()
+    window, tokens_BT = Window(decoder), prompt_BT
+    for _ in range(max_new_tokens):
+        logits_BV = window.read(tokens_BT).cpu().float()
+        if not math.isfinite(logits_BV.sum()):  # faster than to test each
+            raise FloatingPointError("the model's logits are not finite")
+        # What torch.multinomial does, in half of its time: the smallest of random numbers with
+        # these rates.
+        probability_BV = sampling.probabilities(logits_BV)
+        random_BV = torch.empty_like(probability_BV).exponential_(generator=generator)
+        next_B1 = (probability_BV / random_BV).argmax(-1, keepdim=True)
+        yield next_B1.squeeze(1)
+        tokens_BT = next_B1.to(prompt_BT.device)
 
 
 class Window:

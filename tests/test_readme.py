@@ -12,7 +12,7 @@ import pytest
 
 import study
 import train
-from configs.load import SECTIONS, build, read_command_line, read_config
+from configs.load import SECTIONS, read_command_line, read_config
 from formats.__main__ import COMMANDS as CONVERSIONS
 from formats.__main__ import main
 from model.generate import Sampling
@@ -66,8 +66,7 @@ def test_documented_command_parses(words: list[str], monkeypatch: pytest.MonkeyP
     sections = {"": kind} | (SECTIONS if trains else {})
     if script == "sample.py":
         sections["."] = Sampling
-    words, values = read_command_line(sections, argv, "", "", 9)
-    build(kind, values[""])
+    words, _, values = read_command_line(sections, argv, "", "", 9)
     if trains:
         read_config(values, next(iter(words), None))
 

@@ -17,6 +17,7 @@ import train
 from lens.capture import blocks_of, capture, head_replaced
 from lens.compare import COMPARISONS
 from lens.measure import ablate, logit_lens, measure_copying, repeated, score_heads
+from lens.scores import periods_to_copy
 from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
 from tests.conftest import ROOT, make_run
@@ -168,7 +169,7 @@ def test_large_model_is_measured_on_fewer_sequences(
 
 def test_copying_periods_are_at_least_two_tokens(run: Path) -> None:
     make_run(run, block_size=8)
-    assert Subject("text", MeasureOptions()).periods() == [2, 4]
+    assert periods_to_copy(Subject("text", MeasureOptions())) == [2, 4]
 
 
 # --- edited models -------------------------------------------------------------------------------

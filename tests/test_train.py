@@ -173,13 +173,14 @@ def test_run_matches_a_plain_training_loop(
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
         if step in (7, 14, 21, 24):
             split = batches.split("validation", 8)
-            result = evaluate(model, split, batches, Processes())
+            result = evaluate(model.eval(), split, batches, Processes())
             assert result
             val_loss[step] = result.loss
             prompt = torch.tensor([[batches.corpus.start_token]])
             generator = torch.Generator().manual_seed(5)
             sampled = generate(model, prompt, 20, Sampling(), generator)
             sample = batches.tokenizer.decode([int(token) for token in sampled])
+            model.train()
             said += [f"    | {line}" for line in sample.splitlines()]
     for key, expected in (numbers | {"val_loss": val_loss}).items():
         assert read(run, key) == expected
@@ -418,7 +419,7 @@ def test_weights_that_are_not_finite_are_never_saved(
 def start(name: str, flags: list[str], device: str) -> int:
     """Train as `main` does. On a device other than the CPU, results are read every `log_every`
     steps; the model stays on the CPU."""
-    config = read_config(read_command_line(SECTIONS, flags, "", "")[1], DEBUG)
+    config = read_config(read_command_line(SECTIONS, flags, "", "")[2], DEBUG)
     batches = open_batches(config.data, config.model.block_size, config.train.seed)
     machine = prepare_machine(config.train, Processes())
     model, optimizer = make_model(config, batches.tokenizer.vocab_size, machine)

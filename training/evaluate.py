@@ -62,8 +62,10 @@ def evaluate(
 
     Each token is predicted from the earlier tokens of its sequence. Several processes take
     alternating batches and average their sums. If any process is told to stop, the result is None.
+
+    Args:
+        model: in eval mode, so that nothing is dropped.
     """
-    model.eval()
     device = next(model.parameters()).device
     surprisals = [torch.empty(0)]
     characters = right = answers = 0
@@ -80,7 +82,6 @@ def evaluate(
             is_answer = torch.from_numpy(batches.task.answers(batch.numpy()))[:, 1:]
             is_right = (logits_BTV.argmax(-1).cpu() == targets) & is_answer
             right, answers = right + int(is_right.sum()), answers + int(is_answer.sum())
-    model.train()
     if processes.max(stop.number if stop else 0):
         return None
     surprisal = torch.cat(surprisals)

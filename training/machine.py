@@ -18,9 +18,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from pydantic.dataclasses import dataclass
-from torch import nn
 from torch.backends.cpu import get_cpu_capability
-from torch.nn.parallel import DistributedDataParallel
 
 from common.errors import UserError, printable
 from configs.config import STRICT, Count, TrainConfig
@@ -89,13 +87,6 @@ class Processes(NamedTuple):
         total = torch.tensor(numbers, dtype=torch.float64, device=device)
         dist.all_reduce(total, operation)
         return total.tolist()
-
-    def wrap_ddp(self, model: nn.Module) -> nn.Module:
-        """Wrap the model so that its backward pass averages gradients over all processes."""
-        if self.world_size > 1:
-            model = DistributedDataParallel(model)
-            model.broadcast_buffers = False  # they are constant; the argument is deprecated
-        return model
 
 
 def read_processes() -> Processes:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from common.errors import UserError, printable, shell_word
 from configs.config import Config, TrainConfig
 from configs.load import Values, read_config, read_yaml
-from data.batches import Batches, check_named_text, open_batches
+from data.batches import Batches, open_batches
 from data.corpus import Corpus
 from data.sources import TABLES, Problem, find_source, with_fixes
 from data.tasks import SOURCES, is_task
@@ -73,6 +73,7 @@ def start_from(saved: SavedRun, file: str | None, values: Values, processes: Pro
         saved.tokenizer,
         extend=True,
         saved=saved.header.corpus,
+        is_named="source" in given(file, values, "data"),
     )
     return Start(
         config,
@@ -123,8 +124,14 @@ def start_again(saved: SavedRun, file: str | None, values: Values, processes: Pr
     if saved.header.machine != machine:
         before = printable(str(saved.header.machine))
         notes.append(f"note: rounding may differ from the previous session: {before}")
-    corpus, block_size = saved.header.corpus, config.model.block_size
-    batches = open_batches(config.data, block_size, plan.seed, saved.tokenizer, saved=corpus)
+    batches = open_batches(
+        config.data,
+        config.model.block_size,
+        plan.seed,
+        saved.tokenizer,
+        saved=saved.header.corpus,
+        is_named="source" in given(file, values, "data"),
+    )
     check_resume(saved, batches.corpus, plan)
     return Start(config, state, machine, batches, saved.restore, "", saved.origin, tuple(notes))
 
@@ -152,12 +159,10 @@ def change_config(saved: SavedRun, flag: str, file: str | None, values: Values) 
     """Return the config of a saved run with the given changes.
 
     Raises:
-        UserError: for a change that `flag` does not allow, or a text that only the saved run names.
+        UserError: for a change that `flag` does not allow.
     """
     config = read_flags(values, file, saved.config)
     check_changes(saved.config, config, flag)
-    if "source" not in given(file, values, "data"):
-        check_named_text(config.data, saved.tokenizer, saved.header.corpus)
     return config
 
 

@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from configs.config import Config, TrainConfig
 from model.gpt import GPT, next_token_loss
 from training.machine import Machine
-from training.optim import Optimizer, gradient_of, make_optimizer, update_weights
+from training.optim import Optimizer, make_optimizer, update_weights
 
 
 def make_model(config: Config, vocab_size: int, machine: Machine) -> tuple[GPT, Optimizer]:
@@ -47,7 +47,8 @@ def compute_gradients(
         loss = loss / len(micro_batches)
         total += loss.detach()
         loss.backward()
-    return total, torch.nn.utils.get_total_norm([*map(gradient_of, weights.values())])
+    gradients = [weight.grad for weight in weights.values() if weight.grad is not None]
+    return total, torch.nn.utils.get_total_norm(gradients)
 
 
 def train_step(

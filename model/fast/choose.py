@@ -2,7 +2,6 @@
 changed model may have no other than itself."""
 
 import copy
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,11 +81,7 @@ class Recomputed:
     """A model without a KV cache: it computes all positions again for each token."""
 
     def __init__(self, model: GPT) -> None:
-        self.model = model
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what the model has, such as its config and its mode."""
-        return getattr(self.model, name)
+        self.model, self.config = model, model.config
 
     def forward(self, tokens_BT: Tensor, cache: Cache) -> Tensor:
         """Return the logits at the positions so far."""

@@ -38,8 +38,6 @@ class GPTInC:
     It shares the model's embeddings, and has none of its modules. It has no gradients.
     """
 
-    training = False  # `generate` asks
-
     def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
         """
         Args:
@@ -104,9 +102,6 @@ class GPTInC:
         if T == 1:
             self.threads = self.choose_threads.send(perf_counter() - began)
         return logits_BTV
-
-    def train(self, mode: bool = True) -> None:
-        """Do nothing: there is no dropout."""
 
     def new_cache(self) -> CacheInC:
         """Return an empty cache for decoding."""

@@ -140,7 +140,7 @@ def test_each_task_of_the_zoo_has_a_config() -> None:
 def test_each_recipe_change_sets_exactly_its_fields() -> None:
     base = Config(train=TrainConfig(max_steps=600, batch_size=16))  # as in docs/recipe.md
     for name, change in recipe.CHANGES.items():
-        _, values = read_command_line(SECTIONS, change.split(), "", "")
+        _, _, values = read_command_line(SECTIONS, change.split(), "", "")
         before, after = map(asdict, (base, read_config(values, None, base)))
         differing = [x for part in before for x in before[part].items() - after[part].items()]
         assert len(differing) == change.count("--"), name

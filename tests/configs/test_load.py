@@ -18,7 +18,6 @@ from common.errors import UserError
 from configs.config import Config, DataConfig, TrainConfig
 from configs.load import (
     SECTIONS,
-    build,
     fields_of,
     read_command_line,
     read_config,
@@ -32,16 +31,15 @@ from training.optim import OPTIMIZERS, SCHEDULES
 
 
 def parse(*argv: str, base: Config = Config()) -> Config:  # noqa: B008
-    words, values = read_command_line({"": train.Options} | SECTIONS, list(argv), "", "")
+    words, _, values = read_command_line({"": train.Options} | SECTIONS, list(argv), "", "")
     return read_config(values, next(iter(words), None), base)
 
 
 def options(*argv: str) -> Any:
     """Return the flags of sample.py."""
     sections = {"": sample.Options, ".": Sampling}
-    _, values = read_command_line(sections, list(argv), "", "", 0)
-    own, sampling = (vars(build(kind, values[section])) for section, kind in sections.items())
-    return SimpleNamespace(**own, **sampling)
+    _, (own, sampling), _ = read_command_line(sections, list(argv), "", "", 0)
+    return SimpleNamespace(**vars(own), **vars(sampling))
 
 
 FIELDS = {
@@ -143,12 +141,12 @@ def test_text_values_are_taken_literally(workplace: Path, text: str) -> None:
 
 def test_flags_may_be_switches_or_repeated() -> None:
     for words in (["--changes", "a.yaml"], ["a.yaml", "--changes"]):
-        given, values = read_command_line({"": recipe.Options}, words, "", "")
-        assert given == ["a.yaml"] and values[""] == {"changes": True}
+        given, (own,), _ = read_command_line({"": recipe.Options}, words, "", "")
+        assert given == ["a.yaml"] and own.changes
     assert parse("--data.source", "a", "--data.source=b").data.source == ["a", "b"]
     assert parse("--model.n_layer", "2", "--model.n_layer=3").model.n_layer == 3
-    _, values = read_command_line({"": Report}, ["--source=a", "--source=b"], "", "")
-    assert build(Report, values[""]).source == ["a", "b"]
+    _, (own,), _ = read_command_line({"": Report}, ["--source=a", "--source=b"], "", "")
+    assert own.source == ["a", "b"]
     assert options("--prompt=-x").prompt == "-x" and options("--top_k=null").top_k is None
 
 

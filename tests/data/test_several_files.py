@@ -18,7 +18,7 @@ from common.errors import UserError
 from configs.config import DataConfig
 from data.batches import (
     cached_training_tokens,
-    check_named_text,
+    check_text,
     open_batches,
 )
 from data.corpus import load_text
@@ -165,10 +165,10 @@ def test_text_that_only_a_header_names_must_be_its_text(workplace: Path) -> None
     config = DataConfig(source=name)
     loaded = load_text(config)
     os.utime(name)
-    check_named_text(config, loaded.tokenizer, loaded.corpus)
+    check_text(config, loaded.tokenizer, loaded.corpus)
     Path(name).write_text(prose(901, 5))
     with pytest.raises(UserError, match=r"changed or is not here"):
-        check_named_text(config, loaded.tokenizer, loaded.corpus)
+        check_text(config, loaded.tokenizer, loaded.corpus)
 
 
 def test_newest_of_several_files_is_named_if_their_text_is_another_one(workplace: Path) -> None:
@@ -179,7 +179,7 @@ def test_newest_of_several_files_is_named_if_their_text_is_another_one(workplace
         os.utime(name, (1e9 - i, 1e9 - i))
     Path(names[1]).write_text(prose(499, 1))
     with pytest.raises(UserError, match=r"here \(the newest file is .*/ch1.txt\)$"):
-        check_named_text(config, loaded.tokenizer, loaded.corpus)
+        check_text(config, loaded.tokenizer, loaded.corpus)
 
 
 def test_position_of_a_bad_byte_counts_from_the_start_of_the_file(workplace: Path) -> None:

