@@ -619,8 +619,8 @@ def assert_calm(tab: Any) -> None:
 CUT = """() => [...document.querySelectorAll("body *")].filter((each) => {
   const { display, overflowX } = getComputedStyle(each);
   if (display === "inline" || !each.clientWidth || !each.checkVisibility()) return false;
-  if (each.closest("svg, select, input, textarea, table, #about, .scroll")) return false;
-  if (each.matches("#bar > .controls, #ruler")) return false;
+  if (each.closest("svg, select, input, textarea, table, #about, .scroll:not(:has(> #network))")) return false;
+  if (each.matches("#bar > .controls, #ruler, #network")) return false;
   const isHigh = each.matches("#told, #step, #edits, #change, #readout, #key-name, #line-end, .job");
   return each.scrollWidth > each.clientWidth + 1 ||
     isHigh && each.clientHeight && each.scrollHeight > each.clientHeight + 1;
