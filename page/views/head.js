@@ -26,7 +26,11 @@ export function showHead() {
   const label = edited() ? "" : labelOf(head, view.snapshot), off = offWord(head) !== undefined;
   $("map").classList.toggle("off", isHeadOff(head));
   $("head-title").textContent = `${name}${label && ` ${label}`}`;
-  $("head-job").textContent = data.jobs ? `${data.jobs[head].sentence} Measured${atStep}.` : "";
+  if (data.jobs) {
+    const { line, sentence } = data.jobs[head], [answers, target] = line.split(" ← ");
+    $("head-job").textContent = `Matters for: ${answers}.${target ? ` Attends to: ${target}.` : ""}`;
+    $("head-evidence").textContent = `${sentence} Measured${atStep}.`;
+  }
   $("ablate").textContent = `${off ? "Restore" : "Ablate"} ${name}`;
   $("ablate").ariaPressed = off;
   $("instead").value = state.instead;

@@ -21,9 +21,11 @@ const side = (...content) =>
 
 const tiles = range(HEADS).map((head) =>
   button(() => selectHead(head), { className: "pick" }, el("canvas"), el("span")));
-const boxes = tiles.map((pick, head) => el("div", { className: "tile" }, pick,
-  ablating(headName(head), () => toggleHead(head)),
-  ...(data.jobs ? [el("span", { className: "job", title: data.jobs[head].sentence }, data.jobs[head].line)] : [])));
+const boxes = tiles.map((pick, head) => {
+  const job = data.jobs?.[head], cutter = ablating(headName(head), () => toggleHead(head));
+  return el("div", { className: "tile", title: job?.sentence ?? "" }, pick, cutter,
+    ...(job ? [el("span", { className: "job" }, job.line)] : []));
+});
 const layers = range(L).map((l) => ({
   side: side(el("b", {}, `L${l}`), ablating(`L${l}.attn`)),
   tiles: boxes.slice(l * H, (l + 1) * H),

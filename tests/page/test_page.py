@@ -71,6 +71,12 @@ def select(tab: Any, head: int) -> None:
     tab.locator(".pick").nth(head).click()
 
 
+def ablate(tab: Any, name: str) -> None:
+    """Ablate a head where it is, or undo it: the tile under the pointer has the button."""
+    tab.hover(f".tile:has(.cutter[value='{name}'])")
+    act(tab, f".cutter[value='{name}']")
+
+
 def ids_of(text: str) -> torch.Tensor:
     return torch.tensor([[CHARS.index(char) for char in text]])
 
@@ -396,35 +402,51 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
 
 
 def test_each_head_says_what_it_does(show: Show, report: Report) -> None:
-    """Under its tile in a line and, if it is selected, with its evidence."""
-    heads = [f"L{layer}H{head}" for layer in range(3) for head in range(2)]
-    jobs = [{"line": f"<b> → {head}", "sentence": f"{head} does <b>."} for head in heads]
-    tab = show(make_html(report.data | {"jobs": jobs}, report.weights), "#head=L1H1")
+    """Under its tile in a line and, if it is selected, in words; with More, with its evidence."""
+    jobs = [{"line": f"<b> ← {head}", "sentence": f"{head} does <b>."} for head in HEADS]
+    jobs[4]["line"] = "nothing found"
+    tab = show(make_html(report.data | {"jobs": jobs}, report.weights), "#head=L1H1", calm=True)
     assert tab.locator(".tile .job").all_inner_texts() == [job["line"] for job in jobs]
-    assert tab.inner_text("#head-job") == "L1H1 does <b>. Measured at step 3."
-    tab.locator(".pick >> nth=4").click()
-    assert tab.inner_text("#head-job").startswith("L2H0 does")
+    assert tab.inner_text("#head-job") == "Matters for: <b>. Attends to: L1H1."
+    assert not tab.is_visible("#head-evidence")
+    act(tab, "#all")
+    assert tab.inner_text("#head-evidence") == "L1H1 does <b>. Measured at step 3."
+    select(tab, 4)
+    assert tab.inner_text("#head-job") == "Matters for: nothing found."
+    assert tab.inner_text("#head-evidence").startswith("L2H0 does")
     assert {*report.data["jobs"][0]} == {"line", "sentence"} and len(report.data["jobs"]) == 6
 
 
 def test_each_head_is_ablated_where_it_is(tab: Any, report: Report) -> None:
-    """And all heads of a layer by a button that says so. The selected head stays."""
+    """And all heads of a layer by a button that says so. The selected head stays. Only its tile, the
+    one under the pointer and those of ablated heads have the button."""
     model, before_TV = report.models[3], logits_of(report.models[3], TEXT)
     selected = tab.inner_text(SELECTED)
+    cutters = tab.locator(".tile .cutter:visible")
     for head, name in enumerate(HEADS):
-        cutter = f".cutter[value='{name}']"
-        tile, button = (
-            tab.locator(each).bounding_box() for each in (f".tile:has({cutter})", cutter)
+        tab.evaluate("document.activeElement.blur()")
+        tab.hover(f".tile:has(.cutter[value='{name}'])")
+        assert cutters.count() == (1 if name == selected else 2)
+        pick, button = (
+            tab.eval_on_selector(each, "each => each.getBoundingClientRect().toJSON()")
+            for each in (f".pick:has(+ .cutter[value='{name}'])", f".cutter[value='{name}']")
         )
-        assert (
-            tile["x"] < button["x"] and button["y"] + button["height"] < tile["y"] + tile["height"]
-        )
-        act(tab, cutter)
+        assert all(pick[side] + 2 <= button[side] for side in ("left", "top"))  # in the frame
+        assert all(pick[side] - 2 >= button[side] for side in ("right", "bottom"))
+        ablate(tab, name)
         off = {"layer": head // H, "head": head % H, "off": "zero"}
         assert_says_change(tab, TEXT, before_TV, logits_of(model, TEXT, off))
-        assert tab.inner_text(cutter) == "undo" and tab.inner_text(SELECTED) == selected
-        act(tab, cutter)
-        assert not tab.is_visible("#edits") and tab.inner_text(cutter) == "ablate"
+        tab.mouse.move(0, 0)
+        tab.evaluate("document.activeElement.blur()")
+        assert cutters.all_inner_texts().count("undo") == 1
+        assert tab.inner_text(SELECTED) == selected
+        ablate(tab, name)
+        assert not tab.is_visible("#edits")
+    tab.mouse.move(0, 0)
+    tab.focus(".pick[tabindex='0']")
+    press(tab, "Tab", "Enter")
+    assert tab.inner_text("#edit-list").startswith(f"{selected} is ablated")
+    press(tab, "u")
     layer = ".cutter[value='L1.attn']"
     assert "all heads" in tab.inner_text(layer)
     act(tab, layer)
@@ -597,13 +619,14 @@ def assert_calm(tab: Any) -> None:
 CUT = """() => [...document.querySelectorAll("body *")].filter((each) => {
   const { display, overflowX } = getComputedStyle(each);
   if (display === "inline" || !each.clientWidth || !each.checkVisibility()) return false;
-  if (each.closest("svg, select, input, textarea, table, #about, .scroll")) return false;
-  if (each.matches("#bar > .controls, #ruler, .job")) return false; // #head-job has the whole
-  const isHigh = each.matches("#told, #step, #edits, #change, #readout, #key-name, #line-end");
+  if (each.closest("svg, select, input, textarea, table, #about, .scroll:not(:has(> #network))")) return false;
+  if (each.matches("#bar > .controls, #ruler, #network")) return false;
+  const isHigh = each.matches("#told, #step, #edits, #change, #readout, #key-name, #line-end, .job");
   return each.scrollWidth > each.clientWidth + 1 ||
-    isHigh && each.scrollHeight > each.clientHeight + 1;
+    isHigh && each.clientHeight && each.scrollHeight > each.clientHeight + 1;
 }).map((each) => `${each.id || each.className}: ${each.textContent.trim().slice(0, 50)}`)"""
 SIZES = {"screen": (1280, 720), "notebook": (1000, 700), "phone": (390, 844)}
+LONGEST = "first characters of words ← the last open bracket or quote"
 EDITS = "edit=L1H0%3Dzero&edit=move%403/L2H1%3D5"
 STATES = [
     "guide=1",
@@ -617,10 +640,16 @@ STATES = [
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_no_text_is_cut_and_nothing_moves(show: Show, size: str) -> None:
-    """On a laptop, which has as much room as 1920 x 1080 at 150%, in a notebook, on a phone."""
-    tab = show(calm=True)
+def test_no_text_is_cut_and_nothing_moves(show: Show, report: Report, size: str) -> None:
+    """On a laptop, which has as much room as 1920 x 1080 at 150%, in a notebook, on a phone. On a
+    laptop, the map is in sight below what the head does."""
+    jobs = [{"line": LONGEST, "sentence": 9 * LONGEST} for _ in HEADS]
+    tab = show(make_html(report.data | {"jobs": jobs}, report.weights), calm=True)
     tab.set_viewport_size(dict(zip(("width", "height"), SIZES[size], strict=True)))
+    if size == "screen":
+        settle(tab).evaluate("new Promise(requestAnimationFrame)")
+        legend = tab.locator(".legend[data-shows=stage]").bounding_box()
+        assert tab.is_visible(".job") and legend["y"] + legend["height"] < SIZES[size][1]
     for state in STATES:
         tab.evaluate("(state) => { location.hash = state; }", state)
         tab.evaluate("new Promise(requestAnimationFrame)")
@@ -656,13 +685,13 @@ def test_end_of_a_line_is_a_headline(show: Show, report: Report) -> None:
     found = {says(logits_of(model, text))}
     assert tab.inner_text("#line-end").endswith(f" {says(logits_of(model, text))}.")
     for name in HEADS:
-        act(tab, f".cutter[value='{name}']")
+        ablate(tab, name)
         off = {"layer": int(name[1]), "head": int(name[3]), "off": "zero"}
         before, after = (says(logits_of(model, text, *edits)) for edits in ([], [off]))
         expected = f" {before} without the edits, and {after} with them."
         assert tab.inner_text("#line-end").endswith(expected)
         found.add(after)
-        act(tab, f".cutter[value='{name}']")
+        ablate(tab, name)
     assert len(found) > 1
     act(tab, "#typed", "a" * 11 + "\n")
     assert tab.locator("#ruler span").all_inner_texts() == ["10", "20"]
