@@ -149,6 +149,17 @@ def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> I
         yield
 
 
+@contextmanager
+def heads_given(attn: MultiHeadAttention, z_BHTD: Tensor) -> Iterator[None]:
+    """Let an attention layer take the outputs of its heads, before W_O, from `z_BHTD` instead of
+    computing them, inside the `with` block. Its input is ignored."""
+    vars(attn)["forward"] = lambda *args, **options: attn.out(attn.merge_heads(z_BHTD))
+    try:
+        yield
+    finally:
+        del vars(attn)["forward"]
+
+
 def rotated(rotary: Rotary, x: Tensor, by: int) -> Tensor:
     """Rotate (..., D) by this number of positions; back, if it is negative."""
     cos_D, sin_D = rotary.cos_TD[abs(by)].to(x), rotary.sin_TD[abs(by)].to(x)

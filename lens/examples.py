@@ -144,11 +144,9 @@ def with_frozen_scale(norm: nn.Module, x_BTC: Tensor) -> Callable[[Tensor], Tens
 
 def best_places(value_BT: Tensor, A_BTS: Tensor, change_BT: Tensor) -> Places:
     """Return the place with the highest value of each sequence."""
-    query_B1, (weight_BT, key_BT) = value_BT.argmax(1, keepdim=True), A_BTS.max(-1)
-    value, key, weight, change = (
-        each_BT.gather(1, query_B1)[:, 0] for each_BT in (value_BT, key_BT, weight_BT, change_BT)
-    )
-    return Places(value, query_B1[:, 0], key, weight, change)
+    at = torch.arange(len(value_BT)), value_BT.argmax(1)
+    weight_B, key_B = A_BTS[at].max(-1)
+    return Places(value_BT[at], at[1], key_B, weight_B, change_BT[at])
 
 
 def joined(parts: list[Places]) -> Places:
@@ -161,7 +159,8 @@ def best_distinct(
     """Yield the sequences of the `count` best places in distinct contexts."""
     ends = set[tuple[str, int]]()
     for n in places.value.argsort(descending=True).tolist():
-        *before, answer = tokens_BT[n, : int(places.query[n]) + 2].tolist()
+        query = int(places.query[n])
+        *before, answer = tokens_BT[n, max(0, query + 1 - SAME) : query + 2].tolist()
         end = "".join(labels[token] for token in before)[-SAME:], answer
         if end not in ends and len(ends) < count:
             ends.add(end)

@@ -3,14 +3,13 @@ and the logit lens. Losses are in nats per token."""
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from common.errors import UserError
 from common.progress import progress
 from data.tasks.task import Task
-from lens.capture import Pass, blocks_of, capture, head_replaced
+from lens.capture import Pass, blocks_of, capture, heads_given
 from lens.metrics import MATCH, SCORES
 from model.gpt import GPT, next_token_loss
 
@@ -150,7 +149,7 @@ def outputs_of(seen: Pass) -> Tensor:
 @torch.no_grad()
 def ablations(model: GPT, tokens_BT: Tensor, values_LHD: Tensor, what: str) -> Tensor:
     """Return the change of each prediction's loss, (L, H, B, T), if a head's output, before W_O, is
-    replaced by its row of `values_LHD`. Only the head's layer and the later ones are computed for
+    replaced by its row of `values_LHD`. Only what follows the heads of its layer is computed for
     each head.
 
     Args:
@@ -158,28 +157,33 @@ def ablations(model: GPT, tokens_BT: Tensor, values_LHD: Tensor, what: str) -> T
         what: the name of the progress bar.
 
     Raises:
-        UserError: if GPT.forward does more than its blocks, one after the other.
+        UserError: if GPT.forward does more than its blocks, one after the other, or if an attention
+            layer does more with its heads than W_O.
     """
     blocks, changes = blocks_of(model), []
 
-    def losses_from(layer: int, seen: Pass, answers_BT: Tensor) -> Tensor:
-        x_BTC = seen.residual[layer]
-        for block in blocks[layer:]:
+    def losses_from(layer: int, z_BHTD: Tensor, seen: Pass, answers_BT: Tensor) -> Tensor:
+        with heads_given(blocks[layer].attn, z_BHTD):
+            x_BTC = blocks[layer](seen.residual[layer])
+        for block in blocks[layer + 1 :]:
             x_BTC = block(x_BTC)
         return losses_of(model.unembed(x_BTC), answers_BT)
 
     for number, batch in enumerate(progress(micro_batches(model, tokens_BT), what)):
         seen, answers_BT, changed = capture(model, batch[:, :-1]), batch[:, 1:], []
         whole_BT = losses_of(seen.logits_BTV, answers_BT)
-        if number == 0:
-            again_BT = losses_from(0, seen, answers_BT)
-            if not torch.allclose(again_BT, whole_BT, atol=1e-4):
-                raise UserError(
-                    "GPT.forward must be its blocks, then GPT.unembed; update ablations"
-                )
-        for layer, head in np.ndindex(*values_LHD.shape[:2]):
-            with head_replaced(model, layer, head, values_LHD[layer, head]):
-                changed.append(losses_from(layer, seen, answers_BT) - whole_BT)
+        for layer, each in enumerate(seen.layers):
+            if number == 0:
+                again_BT = losses_from(layer, each.z_BHTD, seen, answers_BT)
+                if not torch.allclose(again_BT, whole_BT, atol=1e-4):
+                    raise UserError(
+                        "GPT.forward must be its blocks, then GPT.unembed, and an attention layer "
+                        "W_O of its heads; update ablations"
+                    )
+            for head, value_D in enumerate(values_LHD[layer]):
+                z_BHTD = each.z_BHTD.clone()
+                z_BHTD[:, head] = value_D
+                changed.append(losses_from(layer, z_BHTD, seen, answers_BT) - whole_BT)
         changes.append(torch.stack(changed))
     return torch.cat(changes, 1).unflatten(0, values_LHD.shape[:2])
 

@@ -260,11 +260,11 @@ def measure_snapshot(
             result = evaluate(model, split, subject.batches, Processes())
             accuracy.append(result.accuracy if result else None)
     packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
-    rounded = copy.deepcopy(model)
-    rounded.load_state_dict(rounded_weights)
+    exact = copy.deepcopy(model).double()
     with torch.no_grad():
-        exact_TV = copy.deepcopy(model).double()(reference_BT)[0]
-        logits_TV = rounded.double()(reference_BT)[0]
+        exact_TV = exact(reference_BT)[0]
+        exact.load_state_dict(rounded_weights)
+        logits_TV = exact(reference_BT)[0]
     T, V = logits_TV.shape
     rows = list(range(T - 1, -1, -max(1, T * V // REFERENCE)))
     measured = {
