@@ -158,7 +158,9 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             for score, value in uniform.items()
         ],
         "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
-        "jobs": [{"line": job.line(), "sentence": job.sentence()} for job in jobs],
+        "jobs": [
+            {"line": job.line(), "sentence": job.sentence(), "tokens": job.tokens} for job in jobs
+        ],
         "measured": measured,
         "examples": examples_for_page(subject, [*np.ndindex(*changes["zero"].shape)]),
         "checks": [check._asdict() for check in checks],
