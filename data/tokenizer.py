@@ -1,4 +1,4 @@
-"""Text <-> token ids. A token is a character of the text, a byte, a subword, or a number.
+"""Text <-> token ids. A token is a character of the text, a byte, a subword, or a word or number.
 
 Subwords come from byte-level byte-pair encoding (Sennrich et al. 2016), as in GPT-2 (Radford et al.
 2019): a text is split into words, and the bytes of a word are joined pair by pair in the order of
@@ -26,7 +26,7 @@ from common.errors import UserError
 ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 BYTES = sorted(range(256), key=lambda byte: chr(byte) not in ALPHABET)
 BYTE_OF = dict(zip(ALPHABET, BYTES, strict=True))
-WORD = re.compile("[0-9]+|[^0-9 \t\r\n]")  # of a WordTokenizer
+WORD = re.compile("[0-9]+|[A-Za-z]+|[^0-9A-Za-z \t\r\n]")  # of a WordTokenizer
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -190,8 +190,8 @@ class BPETokenizer(Tokenizer):
 
 @dataclass
 class WordTokenizer(Tokenizer):
-    """One token per number or sign: `words[i]` is token i. Spaces between them are optional in a
-    text, unless they separate two numbers."""
+    """One token per word, number or sign: `words[i]` is token i. Spaces between them are optional
+    in a text, unless they separate two words or two numbers."""
 
     kind, gap = "word", " "
 

@@ -12,6 +12,7 @@ from data.tasks.modular import Modular
 from data.tasks.recall import Recall
 from data.tasks.repeat import Repeat, RepeatFixed
 from data.tasks.sink import Sink
+from data.tasks.stories import Stories
 from data.tasks.task import Task
 from data.tasks.wrap import Wrap
 
@@ -27,6 +28,7 @@ TASKS: dict[Any, type[Task]] = {
     "recall": Recall,
     "wrap": Wrap,
     "maximum": Maximum,
+    "stories": Stories,
 }
 # What names a text
 SOURCES = (

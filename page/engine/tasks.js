@@ -277,6 +277,47 @@ class Maximum extends Task {
   }
 }
 
+/** Stories about animals, each of which follows, watches or likes somebody. After "still" and the
+ * animal's verb comes the last name that followed this verb. */
+class Stories extends Task {
+  people = "Anna Ben Eva Leo Mia Paul Sara Tom".split(" ");
+  animals = "dog cat hen goat duck pig".split(" ");
+  verbs = "follows watches likes fears calls trusts".split(" ");
+  colors = "red blue green white black pink".split(" ");
+  vocab = [..."The the still Now In end .".split(" "), ...this.people, ...this.animals, ...this.verbs,
+    ...this.colors];
+  words = this.vocab;
+  numbers = 21 + this.n + 2 * this.size;
+
+  make(u) {
+    const { n, size } = this, cast = 4, told = [], rest = u.subarray(20);
+    const people = order(u.subarray(0, 8));
+    const [animals, colors] = [order(u.subarray(8, 14)), order(u.subarray(14, 20))];
+    const whom = Array.from(rest.subarray(0, n), (x) => Math.floor(x * cast));
+    const say = (before, i, still = "") => told.push(...[before, this.colors[colors[i]],
+      this.animals[animals[i]], still, this.verbs[animals[i]], this.people[people[whom[i]]], "."]
+      .join(" ").split(/ +/));
+    for (let i = 0; i < n; i++) say("The", i);
+    for (let j = 0; j < size; j++) {
+      const i = Math.floor(rest[n + j] * n), change = rest[n + size + j];
+      if (change >= 0.5) whom[i] = (whom[i] + 1 + Math.floor((2 * change - 1) * (cast - 1))) % cast;
+      say(...(change < 0.5 ? ["The", i, "still"] : ["Now the", i]));
+    }
+    say("In the end the", Math.floor(rest[n + 2 * size] * n), "still");
+    return told.map((word) => this.vocab.indexOf(word));
+  }
+
+  /** The token after the last occurrence of the verb, at a verb after "still". */
+  match(tokens) {
+    const still = this.vocab.indexOf("still");
+    return tokens.map((id, t) => {
+      const asks = t && tokens[t - 1] === still && this.verbs.includes(this.vocab[id]);
+      const before = asks ? tokens.slice(0, t).lastIndexOf(id) : -1;
+      return before < 0 ? [] : [before + 1];
+    });
+  }
+}
+
 /** Characters of a text, whose last tenth is held out; training sees stretches of the rest. */
 class Text extends Task {
   vocab = [...new Set(this.data.text)].sort();
@@ -311,7 +352,7 @@ class Text extends Task {
 
 export const TASKS = { repeat: Repeat, repeat_fixed: RepeatFixed, sink: Sink, markov: Markov,
   modular: Modular, flipflop: FlipFlop, brackets: Brackets, addition: Addition, recall: Recall,
-  wrap: Wrap, maximum: Maximum, text: Text };
+  wrap: Wrap, maximum: Maximum, stories: Stories, text: Text };
 
 /** The mean loss if `chance` is the probability of token t of some tokens, after the first. */
 function lossOf(chance, sequences) {

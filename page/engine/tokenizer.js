@@ -95,7 +95,7 @@ export class Tokenizer {
    * @param vocab the label of each id */
   constructor(described, vocab) {
     Object.assign(this, { kind: described.kind, vocab });
-    this.parts = { char: /[^]/gu, word: /[0-9]+|[^0-9 \t\r\n]/gu }[this.kind];
+    this.parts = { char: /[^]/gu, word: /[0-9]+|[A-Za-z]+|[^0-9A-Za-z \t\r\n]/gu }[this.kind];
     this.gap = this.kind === "word" ? " " : ""; // between two tokens
     this.idOf = new Map(vocab.map((token, id) => [token, id]));
     this.subwords = this.kind === "bpe" ? new Subwords(described) : null;

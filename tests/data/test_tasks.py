@@ -28,6 +28,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {  # block_size, checksum, s
     "recall": (40, 504070652, {"task_kinds": 7, "task_length": 5}),
     "wrap": (60, 539300589, {"task_kinds": 3, "task_length": 12}),
     "maximum": (6, 11047174, {"task_kinds": 13, "task_length": 5}),
+    "stories": (68, 2905332059, {"task_kinds": 4, "task_length": 5}),
 }
 OPEN, CLOSE, NUMBERS = "([{", ")]}", {*map(str, range(13))}
 every_task = pytest.mark.parametrize("case", CASES)
@@ -59,6 +60,11 @@ def answers_of(case: str, text: Any, keys: list[int]) -> set[str]:
         largest = str(max(map(int, text[:-1])))
         assert [key for key, word in enumerate(text) if word == largest] == keys
         return {largest}
+    if case == "stories":
+        assert text[-2] == "still" and len(keys) == 1
+        names = re.findall(rf"{text[-1]} (\w+)", " ".join(text))  # the last one counts
+        assert text[keys[0]] == names[-1] and text[keys[0] - 1] == text[-1]
+        return {names[-1]}
     if case == "wrap":  # a newline begins the text
         return {"\n" if len(text.split("\n")[-1]) >= 12 else " "}
     return {CLOSE[OPEN.index(text[key])] if case == "brackets" else text[key] for key in keys}
@@ -105,6 +111,26 @@ def test_sequences_are_the_same_in_every_version(case: str) -> None:
 
 def test_every_task_has_a_case() -> None:
     assert {case.split()[0] for case in CASES} == {*TASKS}
+
+
+def test_stories_tell_what_each_animal_does_and_never_change_it_in_silence() -> None:
+    """A name that is new comes after "Now"; one after "still" is the animal's last."""
+    pattern = r"(The|Now the|In the end the) (\w+) (\w+) (still )?(\w+) (\w+) \."
+    doing, changed = dict[str, str](), 0
+    for text in texts(make("stories"), make("stories").train_batch(0, 200).numpy()):
+        sentences, whom = re.findall(pattern, told := " ".join(text)), dict[tuple[str, str], str]()
+        assert len(sentences) == 10 and len(re.sub(pattern, "", told).split()) == 0
+        for i, (begins, color, animal, still, does, who) in enumerate(sentences):
+            animal = (color, animal)
+            assert doing.setdefault(animal[1], does) == does
+            assert (begins == "The" and not still) == (i < 4) == (animal not in whom)
+            assert (begins == "In the end the") == (i == 9)
+            if i >= 4:
+                assert (whom[animal] == who) == bool(still) == (begins != "Now the")
+                changed += not still
+            whom[animal] = who
+        assert len(whom) == 4 and len({*whom.values()}) <= 4
+    assert len({*doing.values()}) == 6 and 0.4 < changed / 1000 < 0.6
 
 
 def test_each_sum_is_either_trained_or_held_out() -> None:
