@@ -36,7 +36,7 @@ MISTAKES = {  # command -> part of the error line
     "train --data.source=flipflop --data.task_ignored=1": "task_ignored must be less than 1, got 1",
     "train --data.source=recall --data.task_kinds=8": "16 must be at most --data.task_kinds 8",
     "train --data.source=maximum": "--model.block_size must be 7 for 6 numbers",
-    "train --data.source=stories": "--model.block_size must be 69 for 3 animals and 6 sentences",
+    "train --data.source=stories": "--model.block_size must be 59 for 3 animals and 6 sentences",
     "train --data.source=recall --data.tokenizer=bpe": "of 32 tokens; omit --data.tok",
     "train --init_from=a --data.source=markov --data.task_kinds=5": "the saved run has 28",
     "study tarce": "paths, report, runs; did you mean trace?",

@@ -10,7 +10,6 @@ OTHERS = ("The", "the", "still", "Now", "In", "end", ".")
 PEOPLE = ("Anna", "Ben", "Eva", "Leo", "Mia", "Paul", "Sara", "Tom")
 ANIMALS = ("dog", "cat", "hen", "goat", "duck", "pig")
 VERBS = ("follows", "watches", "likes", "fears", "calls", "trusts")  # one for each animal
-COLORS = ("red", "blue", "green", "white", "black", "pink")
 CAST = 4  # people in a story
 
 
@@ -23,9 +22,9 @@ class Stories(Task):
 
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
-        self.vocab = (*OTHERS, *PEOPLE, *ANIMALS, *VERBS, *COLORS)
-        self.numbers = 21 + self.n + 2 * self.size
-        if (fits := 6 * self.n + 7 * self.size + 9) != T:
+        self.vocab = (*OTHERS, *PEOPLE, *ANIMALS, *VERBS)
+        self.numbers = 15 + self.n + 2 * self.size
+        if (fits := 5 * self.n + 6 * self.size + 8) != T:
             raise UserError(
                 f"--model.block_size must be {fits} for {self.n} animals and {self.size} sentences"
             )
@@ -35,16 +34,15 @@ class Stories(Task):
 
     def make(self, u: Array, held_out: bool) -> Array:
         n, rows = self.n, np.arange(len(u))
-        ends = np.cumsum([8, 6, 6, n, self.size, self.size])
-        *ordered, owners, chosen, changes, last = np.split(u, ends, axis=1)
-        people, animals, colors = (each.argsort(axis=1, kind="stable") for each in ordered)
-        ids, whom = {word: i for i, word in enumerate(self.vocab)}, (owners * CAST).astype(int)
+        ends = np.cumsum([8, 6, n, self.size, self.size])
+        *ordered, first, chosen, changes, last = np.split(u, ends, axis=1)
+        people, animals = (each.argsort(axis=1, kind="stable") for each in ordered)
+        ids, whom = {word: i for i, word in enumerate(self.vocab)}, (first * CAST).astype(int)
 
         def say(sentence: str, i: Array) -> Array:
             """Return a sentence about the i-th animal of each story, (count, words)."""
             animal = animals[rows, i]
             drawn = {
-                "COLOR": ids[COLORS[0]] + colors[rows, i],
                 "ANIMAL": ids[ANIMALS[0]] + animal,
                 "DOES": ids[VERBS[0]] + animal,
                 "WHO": ids[PEOPLE[0]] + people[rows, whom[rows, i]],
@@ -52,14 +50,14 @@ class Stories(Task):
             words = [drawn[w] if w in drawn else np.full(len(u), ids[w]) for w in sentence.split()]
             return np.stack(words, axis=1)
 
-        told = [say("The COLOR ANIMAL DOES WHO .", np.full(len(u), i)) for i in range(n)]
+        told = [say("The ANIMAL DOES WHO .", np.full(len(u), i)) for i in range(n)]
         for i, change in zip((chosen.T * n).astype(int), changes.T, strict=True):
             other = (whom[rows, i] + 1 + ((2 * change - 1) * (CAST - 1)).astype(int)) % CAST
             whom[rows, i] = np.where(change < 0.5, whom[rows, i], other)
-            same, new = "The COLOR ANIMAL still DOES WHO .", "Now the COLOR ANIMAL DOES WHO ."
+            same, new = "The ANIMAL still DOES WHO .", "Now the ANIMAL DOES WHO ."
             told.append(np.where(change[:, None] < 0.5, say(same, i), say(new, i)))
         asked = (last[:, 0] * n).astype(int)
-        told.append(say("In the end the COLOR ANIMAL still DOES WHO .", asked))
+        told.append(say("In the end the ANIMAL still DOES WHO .", asked))
         return np.concatenate(told, axis=1)
 
     def match(self, tokens: Array) -> Array:

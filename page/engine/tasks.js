@@ -283,20 +283,16 @@ class Stories extends Task {
   people = "Anna Ben Eva Leo Mia Paul Sara Tom".split(" ");
   animals = "dog cat hen goat duck pig".split(" ");
   verbs = "follows watches likes fears calls trusts".split(" ");
-  colors = "red blue green white black pink".split(" ");
-  vocab = [..."The the still Now In end .".split(" "), ...this.people, ...this.animals, ...this.verbs,
-    ...this.colors];
+  vocab = [..."The the still Now In end .".split(" "), ...this.people, ...this.animals, ...this.verbs];
   words = this.vocab;
-  numbers = 21 + this.n + 2 * this.size;
+  numbers = 15 + this.n + 2 * this.size;
 
   make(u) {
-    const { n, size } = this, cast = 4, told = [], rest = u.subarray(20);
-    const people = order(u.subarray(0, 8));
-    const [animals, colors] = [order(u.subarray(8, 14)), order(u.subarray(14, 20))];
+    const { n, size } = this, cast = 4, told = [], rest = u.subarray(14);
+    const people = order(u.subarray(0, 8)), animals = order(u.subarray(8, 14));
     const whom = Array.from(rest.subarray(0, n), (x) => Math.floor(x * cast));
-    const say = (before, i, still = "") => told.push(...[before, this.colors[colors[i]],
-      this.animals[animals[i]], still, this.verbs[animals[i]], this.people[people[whom[i]]], "."]
-      .join(" ").split(/ +/));
+    const say = (before, i, still = "") => told.push(...[before, this.animals[animals[i]],
+      still, this.verbs[animals[i]], this.people[people[whom[i]]], "."].join(" ").split(/ +/));
     for (let i = 0; i < n; i++) say("The", i);
     for (let j = 0; j < size; j++) {
       const i = Math.floor(rest[n + j] * n), change = rest[n + size + j];

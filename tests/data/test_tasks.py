@@ -28,7 +28,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {  # block_size, checksum, s
     "recall": (40, 504070652, {"task_kinds": 7, "task_length": 5}),
     "wrap": (60, 539300589, {"task_kinds": 3, "task_length": 12}),
     "maximum": (6, 11047174, {"task_kinds": 13, "task_length": 5}),
-    "stories": (68, 2905332059, {"task_kinds": 4, "task_length": 5}),
+    "stories": (58, 0, {"task_kinds": 4, "task_length": 5}),
 }
 OPEN, CLOSE, NUMBERS = "([{", ")]}", {*map(str, range(13))}
 every_task = pytest.mark.parametrize("case", CASES)
@@ -115,14 +115,13 @@ def test_every_task_has_a_case() -> None:
 
 def test_stories_tell_what_each_animal_does_and_never_change_it_in_silence() -> None:
     """A name that is new comes after "Now"; one after "still" is the animal's last."""
-    pattern = r"(The|Now the|In the end the) (\w+) (\w+) (still )?(\w+) (\w+) \."
+    pattern = r"(The|Now the|In the end the) (\w+) (still )?(\w+) (\w+) \."
     doing, changed = dict[str, str](), 0
     for text in texts(make("stories"), make("stories").train_batch(0, 200).numpy()):
-        sentences, whom = re.findall(pattern, told := " ".join(text)), dict[tuple[str, str], str]()
+        sentences, whom = re.findall(pattern, told := " ".join(text)), dict[str, str]()
         assert len(sentences) == 10 and len(re.sub(pattern, "", told).split()) == 0
-        for i, (begins, color, animal, still, does, who) in enumerate(sentences):
-            animal = (color, animal)
-            assert doing.setdefault(animal[1], does) == does
+        for i, (begins, animal, still, does, who) in enumerate(sentences):
+            assert doing.setdefault(animal, does) == does
             assert (begins == "The" and not still) == (i < 4) == (animal not in whom)
             assert (begins == "In the end the") == (i == 9)
             if i >= 4:

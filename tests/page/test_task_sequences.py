@@ -27,9 +27,9 @@ SETTINGS: list[tuple[int, dict[str, Any]]] = [
     (20, {"source": "recall", "task_kinds": 9, "task_length": 4}),
     (2, {"source": "maximum", "task_kinds": 500, "task_length": 1}),
     (4, {"source": "maximum", "task_kinds": 9, "task_length": 3}),
-    (69, {"source": "stories"}),
-    (87, {"source": "stories", "task_kinds": 6, "task_length": 6}),
-    (22, {"source": "stories", "task_kinds": 1, "task_length": 1}),
+    (59, {"source": "stories"}),
+    (74, {"source": "stories", "task_kinds": 6, "task_length": 6}),
+    (19, {"source": "stories", "task_kinds": 1, "task_length": 1}),
 ]
 ASK = """([data, T, numbers, heldOut, typed = [], usual = []]) => {
   const task = new TASKS[data.source](data, T, usual);
