@@ -88,6 +88,8 @@ RESULTS: dict[str, tuple[str, Test]] = {
         lambda r: r["right"] >= 0.99 and r["rises"] == r["copied"] == 1,
     ),
     "maximum_window": ("below 65% right", lambda r: r["right"] < 0.65),
+    "stories": ("99% right", lambda r: r["right"] >= 0.99),
+    "stories_window": ("below 60% right", lambda r: r["right"] < 0.6),
 }
 
 
