@@ -158,7 +158,15 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             for score, value in uniform.items()
         ],
         "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
-        "jobs": [{"line": job.line(), "sentence": job.sentence()} for job in jobs],
+        "jobs": [
+            {
+                "line": job.line(),
+                "matters": " ".join(job.matters[0].names) if job.matters else job.matters_for[0],
+                "reads": [each.target for each in job.reads],
+                "sentence": job.sentence(),
+            }
+            for job in jobs
+        ],
         "measured": measured,
         "examples": examples_for_page(subject, [*np.ndindex(*changes["zero"].shape)]),
         "checks": [check._asdict() for check in checks],
