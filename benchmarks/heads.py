@@ -25,8 +25,8 @@ from lens.jobs import find_jobs, job_sequences
 from lens.report_data import through_training
 from lens.subject import MeasureOptions, Subject
 
-FIRST = 64  # step of the first snapshot that is measured
-ONCE = ["--train.threads=1", "--train.snapshots=12", "--train.sample_tokens=0"]
+FIRST = 100  # step of the first snapshot that is measured
+ONCE = ["--train.threads=1", "--train.snapshots=9", "--train.sample_tokens=0"]
 CONFIGS = {"default": ""} | {
     path.stem: str(path)
     for folder in ("attention", "tasks")

@@ -97,6 +97,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         unpack(self, "source", "column")
+        if "\\n" in self.separator:
+            raise ValueError("separator has a backslash and an n; in bash, a newline is $'\\n'")
         if self.val_fraction + self.test_fraction >= 1:
             raise ValueError("val_fraction and test_fraction leave nothing to train on")
 

@@ -133,7 +133,8 @@ def find_files(name: str) -> list[Path]:
     paths = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True), key=natural)
     files = [path for path in map(Path, paths) if path.is_file()]
     if not files:
-        raise TextError("absent", f"no text at {name}")
+        is_folder = any(Path(path).is_dir() for path in paths)
+        raise TextError("absent", f"{name} is a folder" if is_folder else f"no text at {name}")
     return files
 
 
@@ -196,19 +197,28 @@ def read_table(config: DataConfig, path: Path, end: str, errors: str) -> Iterato
 def check_columns(file: TextIO, columns: list[str], names: Collection[str]) -> None:
     """Check that each column is one of a table's columns, which have these names."""
     for column in columns:
-        if [*names].count(column) != 1:
-            found = f"{'several columns' if column in names else 'no column'} {column}"
-            raise TextError("column", f"{file.name} has {found} among {', '.join(names)}")
+        if column not in names:
+            found = f"{file.name} has no column {column} among {', '.join(names)}"
+            raise TextError("column", found)
+        if [*names].count(column) > 1:
+            raise ValueError(f"it has several columns {column}; rename them in the file")
 
 
-def read_csv(file: TextIO, columns: list[str], delimiter: str = ",") -> Iterator[Row]:
+def read_csv(file: TextIO, columns: list[str], delimiter: str = "") -> Iterator[Row]:
     """Yield the rows of a table, and {} for its header. An empty line is {}, too, or the empty text
-    of a single column."""
+    of a single column.
+
+    Args:
+        delimiter: if empty, it is a semicolon in a file whose first line has one and no comma, as
+            spreadsheets write it where a comma is the decimal separator, and else a comma.
+    """
     csv.field_size_limit(2**31 - 1)
-    lines = csv.reader(file, delimiter=delimiter, strict=True)
+    first = next(filter(str.strip, file), "")
+    delimiter = delimiter or (";" if ";" in first and "," not in first else ",")
+    lines = csv.reader(itertools.chain([first], file), delimiter=delimiter, strict=True)
     header = next(filter(None, lines), columns)
-    if len(header) == 1 and set(header[0]) & set(";\t"):
-        raise csv.Error("its cells have other separators; save it with commas, or tabs as .tsv")
+    if len(header) == 1 and "\t" in header[0]:
+        raise csv.Error("its cells are separated by tabs; name it .tsv")
     check_columns(file, columns, header)
     yield {}
     for cells in lines:
@@ -331,10 +341,14 @@ def text_of(row: Row, column: str) -> str:
     cell = row.get(column)
     if isinstance(cell, list):  # perhaps a text with links, as Telegram writes it
         parts = [*map(as_row, cell)]
-        if any("type" in part for part in parts) and all("text" in part for part in parts):
+        is_text = all("text" in part for part in parts)
+        if is_text and (not parts or any("type" in part for part in parts)):
             cell = "".join(text_of(part, "text") for part in parts)
     if isinstance(cell, bool):
         cell = str(cell).lower()
     if not isinstance(cell, str | None):
-        raise ValueError(f"the column {column} does not contain text, but {reprlib.repr(cell)}")
+        raise ValueError(
+            f"the column {column} does not contain text, but {reprlib.repr(cell)} in the row "
+            f"{reprlib.repr(row)}"
+        )
     return (cell or "").replace("\r\n", "\n").replace("\r", "\n")

@@ -3,6 +3,7 @@
 python -m docs.pictures runs/two-layers/report.html     of induction.yaml
 python -m docs.pictures runs/modular/report.html        of another task: one still
 python -m docs.pictures runs/default/report.html L1H1   of the default: the head of line_end.md
+python -m docs.pictures heads.txt                       of what benchmarks.heads printed: heads.svg
 
 `live.gif` shows the slider dragged through training under a typed text, and `line_end.gif` a key
 that is moved. The others are stills; of induction, at steps chosen by the induction score of the
@@ -11,7 +12,9 @@ best head.
 
 import importlib
 import io
+import json
 import sys
+from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -131,9 +134,52 @@ def film_line_end(browser: Any, page: Path, head: str, image: Any) -> None:
     save_film(frames, durations, "line_end.gif", image)
 
 
+def draw_heads(rows: list[Any]) -> str:
+    """Return a picture, in SVG, of the jobs that some head has in more than half of the seeds: in
+    each layer a circle whose area is the mean number of heads, and the steps of the first
+    snapshots that have them."""
+    rows = [row for row in rows if 2 * len(row["heads"]) > int(row["seeds"].split()[-1])]
+    layers = sorted({each.split(":")[0] for row in rows for each in row["layers"].split(", ")})
+    left, apart, high = 330, 70, 26
+    right = left + apart * len(layers)
+    lines = [
+        f'<text x="{left + apart * i}" y="18" text-anchor="middle">{layer}</text>'
+        for i, layer in enumerate(layers)
+    ]
+    lines += [
+        f'<text x="{right}" y="18">seeds</text><text x="{right + 80}" y="18">from step</text>'
+    ]
+    for number, row in enumerate(rows, start=1):
+        y, steps = 18 + high * number, sorted({int(step) for step in row["from_step"]})
+        lines.append(f'<text x="8" y="{y}">{escape(row["job"])}</text>')
+        for each in row["layers"].split(", "):
+            layer, count = each.split(": ")
+            radius = 9 * (int(count) / int(row["seeds"].split()[-1])) ** 0.5
+            x = left + apart * layers.index(layer)
+            lines.append(f'<circle cx="{x}" cy="{y - 5}" r="{radius:.1f}" fill="#2a6fb0"/>')
+        span = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+        lines.append(f'<text x="{right}" y="{y}">{row["seeds"]}</text>')
+        lines.append(f'<text x="{right + 80}" y="{y}">{span}</text>')
+    size = f'width="{right + 180}" height="{high * (len(rows) + 1) + 8}"'
+    font = 'font-family="sans-serif" font-size="14"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>',
+            '<rect width="100%" height="100%" fill="white"/>',
+            *lines,
+            "</svg>\n",
+        ]
+    )
+
+
 @command
 def main(argv: list[str]) -> int:
     """Take all pictures."""
+    if argv and argv[0].endswith(".txt"):
+        *_, printed = Path(argv[0]).read_text("utf-8").splitlines()
+        picture = draw_heads(json.loads(printed)["rows"])
+        (FOLDER / "heads.svg").write_text(picture, "utf-8", newline="\n")
+        return 0
     page = find_report(argv[0] if argv else None)
     image = importlib.import_module("PIL.Image")  # pip install pillow
     with start_browser() as browser:

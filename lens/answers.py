@@ -37,6 +37,7 @@ class Matters(NamedTuple):
     """What ablating a head costs at some answers."""
 
     names: list[str]
+    are_tokens: bool
     there: tuple[float, float]
     """Loss change at these answers, and its standard error over sequences."""
     elsewhere: float
@@ -172,7 +173,8 @@ def _matters_of_head(
         if specific(again, z_confirmed):
             names = [kinds.names[i] for i in chosen]
             there, error, elsewhere = (float(each) for each in again[:3])
-            jobs.append(Matters(names, (there, error), elsewhere, at_BT))
+            are_tokens = bool(kinds.are_tokens[chosen[0]])
+            jobs.append(Matters(names, are_tokens, (there, error), elsewhere, at_BT))
         left_N &= kinds.are_tokens != kinds.are_tokens[chosen[0]]
         at_NBT = at_NBT & ~at_BT
     return jobs

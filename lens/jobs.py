@@ -112,6 +112,11 @@ class Job(NamedTuple):
             *(f"matters for {name}" for each in self.matters for name in each.names),
         ]
 
+    @property
+    def tokens(self) -> list[str]:
+        """The answers that the head matters for, of those that are tokens."""
+        return [name for each in self.matters if each.are_tokens for name in each.names]
+
     def sentence(self) -> str:
         """Return the job and its evidence in words."""
         parts = []

@@ -164,6 +164,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
                 "matters": " ".join(job.matters[0].names) if job.matters else job.matters_for[0],
                 "reads": [each.target for each in job.reads],
                 "sentence": job.sentence(),
+                "tokens": job.tokens,
             }
             for job in jobs
         ],

@@ -1,9 +1,13 @@
-"""Mistakes in commands end in one error line and exit code 2, and leave no files behind."""
+"""Mistakes in commands end in one error line and exit code 2, and leave no files behind; nothing in
+an untrusted run is executed; unusual texts work."""
 
+import os
+import pickle
 import runpy
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +16,7 @@ import sample
 import study
 import train
 from tests.conftest import DEBUG, ROOT, make_run
+from training.checkpoint import open_run
 
 COMMANDS = {"train": train, "sample": sample, "study": study, "formats": formats.__main__}
 MODULAR = "train --data.source=modular --model.block_size=4"
@@ -36,10 +41,8 @@ MISTAKES = {  # command -> part of the error line
     "study tarce": "paths, report, runs; did you mean trace?",
     "study heads --source=text.txt --without=L9H0": "L9H0 is not a head; name heads from L0H0 to",
     "study heads --at=a": "--at is a command now: python study.py token TOKEN [RUN]",
-    "study trace --random": "--random is a command now: python study.py random\n",
     "study token": "token takes TOKEN [RUN]: python study.py token TOKEN [RUN] [--flag VALUE ...]",
     "study examples L0H0 --sequences=1": "--sequences must be greater than or equal to 2, got 1",
-    "study examples L0H0,L3H0 --source=text.txt": "L3H0 is not a head; name heads from L0H0 to",
     "study report a --json=a.json": "report prints no tables; omit --json",
     "study scores --source=text.txt --period=7": "--period 7 exceeds 6",
     "study trace --source=text.txt --layer=3": "--layer 3 must be from 0 to 2",
@@ -57,8 +60,6 @@ MISTAKES = {  # command -> part of the error line
     "study heads --source=old.txt": "old.txt is not UTF-8 text at byte 3; convert it\n",
     "study evaluate a --source text.txt chat.csv": "one argument too many: chat.csv; put a",
     "sample a --prompt=to --prompt=be": "--prompt is given twice",
-    "formats exprot": "export, import; did you mean export?",
-    "formats export a": "export takes RUN FOLDER: python -m formats export",
     "formats import absent": "No such file or directory: absent",
     "formats import full --run=a": "runs/a exists; use --resume",
     "formats export a full": "full must be a new folder in an existing one",
@@ -110,3 +111,86 @@ def test_no_network_access_unless_a_config_names_the_hub(
     assert study.main(["report", "--sequences=2"]) == 0
     assert train.main([DEBUG, "--data.source=hub:nobody/nothing"]) == 2
     assert "hub:nobody/nothing could not be loaded" in capsys.readouterr().err  # needs the network
+
+
+# --- an untrusted run -----------------------------------------------------------------------------
+
+
+ODD = "\x1b]0;owned\x07\x1b[31m \u202e \n"
+SMALL = [DEBUG, "--model.n_embd=8", "--train.sample_tokens=0", "--train.max_steps=1"]
+
+
+class Bomb:
+    """An object whose pickle creates a file when it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("exploded"),)
+
+
+@pytest.mark.slow
+def test_untrusted_run_is_not_executed(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Replace the run's files with pickles that `pickle.load` and `torch.load` would execute. Its
+    name cannot control the terminal, either."""
+    (workplace / "fine.txt").write_text("a text to study with enough of it\n" * 40)
+    assert train.main([*SMALL, "--data.source=fine.txt", "--run=a"]) == 0
+    run = Path("runs", ODD)
+    os.rename("runs/a", run)
+    for name in ("config.yaml", "metrics.jsonl", "events.out.tfevents.1"):
+        (run / name).write_bytes(pickle.dumps(Bomb()))
+    commands = [
+        (sample.main, [ODD, "--max_new_tokens=1"]),
+        (study.main, ["trace", ODD, "--prompt=text"]),
+        (study.main, ["verify", ODD, "--prompt=text"]),
+        (study.main, ["heads", ODD, "--sequences=2"]),
+        (study.main, ["report", ODD, "--sequences=2"]),
+        (study.main, ["compare", ODD, "--sequences=2", "--steps=1"]),
+        (study.main, ["evaluate", ODD]),
+        (train.main, [f"--init_from={ODD}", "--run=other"]),
+        (train.main, [f"--resume={ODD}", "--train.max_steps=2"]),
+    ]
+    capsys.readouterr()
+    for main, argv in commands:
+        assert main(argv) == 0, argv
+        out, err = capsys.readouterr()
+        shown = (out + err).replace("\r\033[K", "")  # erases a progress line
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown), argv
+    for path in run.rglob("*.safetensors"):
+        path.write_bytes(pickle.dumps(Bomb()))
+    for main, argv in commands:
+        assert main(argv) == 2, argv
+        line = capsys.readouterr().err
+        assert line.startswith("error: ") and line[:-1].isprintable()
+        assert "t.safetensors cannot be opened: " in line
+    assert not Path("exploded").exists()
+
+
+# --- unusual texts --------------------------------------------------------------------------------
+
+
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # one emoji made of three joined by U+200D
+TEXTS = {
+    "a million characters on one line": "abcde " * 166_667,
+    "one distinct character": "a" * 1000,
+    "joined, from right to left, controls, \\r\\n": f"\ufeff\0{FAMILY} e\u0301 שלום\x1b\x7f\r\n"
+    * 60,
+    "50,000 distinct characters": "".join(map(chr, [*range(0x20, 0xD800)][:50_000])),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_unusual_text_works(workplace: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = TEXTS[name]
+    Path("odd.txt").write_bytes(text.encode())
+    flags = ["--data.source=odd.txt", "--train.max_steps=1", "--train.eval_tokens=2000"]
+    flags += ["--model.n_embd=8"]  # larger models are slow with a vocabulary of 50,000
+    assert train.main([DEBUG, *flags, "--train.sample_tokens=5", "--run=odd"]) == 0
+    saved = open_run(Path("runs/odd"))
+    assert set(saved.tokenizer.labels) == set(text) - {"\r"}  # newlines are \\n
+    capsys.readouterr()
+    prompt = text[1:3]  # one has a NUL, which no shell could pass
+    assert sample.main([f"--prompt={prompt}", "--max_new_tokens=9"]) == 0
+    written = capsys.readouterr().out
+    assert written.startswith(prompt)
+    assert len(written) == len(prompt) + 9 + 1 and set(written) <= set(text + "\n")
+    assert study.main(["trace", f"--prompt={prompt}"]) == 0
+    assert all(char.isprintable() or char == "\n" for char in capsys.readouterr().out)

@@ -22,7 +22,8 @@ from training.state import TrainState
 # How to fix a text with the flags of training
 FIXES: dict[Problem, str] = {
     "absent": f"--data.source takes {SOURCES}",
-    "changed": "to use it, give --data.source; --resume takes the same text only, --init_from any",
+    "changed": "if it is elsewhere, give --data.source; if it has changed, give --data.source with "
+    "--init_from instead of --resume",
     "encoding": "convert it, or use --data.tokenizer byte",
     "column": "pass one of them as --data.column",
     "size": "use a longer text, a larger --data.val_fraction or, in a new run, a smaller "
@@ -171,7 +172,10 @@ def read_flags(values: Values, file: str | None, config: Config = Config()) -> C
     config = read_config(values, file, config)
     data = config.data
     if "column" in values["data"] and (is_task(data) or not find_source(data).has_columns):
-        raise UserError(f"--data.column is for tables ({', '.join(TABLES)}) and hub:; omit it")
+        kinds = ", ".join(TABLES)
+        raise UserError(
+            f"--data.column is for tables ({kinds}) and hub:; save the text as a table, or omit it"
+        )
     return config
 
 

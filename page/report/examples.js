@@ -19,7 +19,8 @@ const AROUND = 6; // characters before the attended token, and after it, if it i
 
 const tables = KINDS.map(() => el("table"));
 addPanel("examples-section", `Places of ${measured}, at most one in each sequence${atStep}, ` +
-  "without edits. Underlined: the token that the head attends to most. Loss change: " +
+  "without edits. Underlined: the token that the head attends to most; in color: the next token, if " +
+  "it is one that the head matters for, on the whole split. Loss change: " +
   "that of the next token without the direct path from the head to the logits. Click a text to " +
   "open it.",
 el("div", { className: "pair" }, ...tables.map((table) => el("div", { className: "scroll" }, table))));
@@ -43,6 +44,8 @@ function example([n, q, k, weight, change]) {
     : [part(first, k), mark, part(k + 1, q + 1)];
   const open = () => restart({ text: ids.slice(0, -1).map((id) => tokenizer.known(id)),
     head: state.head, panel: "examples", pin: { q, k } });
-  return row(cell(button(open, { className: "passage" }, ...content)), cell(el("code", {}, next)),
+  const matters = data.jobs?.[state.head].tokens.includes(next);
+  return row(cell(button(open, { className: "passage" }, ...content)),
+    cell(el("code", { className: matters ? "matters" : "" }, next)),
     numeral(number(weight)), numeral(signed(change, 3)));
 }

@@ -2,7 +2,7 @@
 
 import json
 import time
-from contextlib import chdir, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from itertools import count
@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-import train
 from benchmarks import (
     common,
     page,
@@ -34,20 +33,8 @@ TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 
 
 @pytest.fixture
-def results(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return a function that runs a benchmark in this process and returns its rows.
-
-    Its train.py also runs in this process, and the machine's peak is not measured.
-    """
-
-    def run_here(arguments: list[str], folder: Path) -> tuple[float, str]:
-        with chdir(folder):
-            assert train.main(arguments[1:]) == 0
-        return 1.5, ""
-
-    monkeypatch.setattr(common, "run_command", run_here)
-    monkeypatch.setattr(common, "in_fresh_process", lambda function, *args: function(*args))
-    monkeypatch.setattr(common, "matmul_gflops", lambda device, dtype: 0.5)
+def results(in_process: None, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return a function that runs a benchmark and returns its rows."""
 
     def run(main: Any, *argv: str) -> Any:
         capsys.readouterr()

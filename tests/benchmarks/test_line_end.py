@@ -4,13 +4,12 @@ import json
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import chdir, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import train
 from benchmarks import attention, common, line_end
 from benchmarks.probe import auc
 from benchmarks.wrapped import ends_of_words, indent, joined, paragraphs, rewrap
@@ -79,18 +78,8 @@ class Now:
 
 
 @pytest.fixture
-def flags(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return flags of short training on a small text; all of it runs in this process."""
-
-    def run_here(arguments: list[str], folder: Path) -> tuple[float, str]:
-        monkeypatch.setenv("GLASSGPT_CACHE", "cache")  # which the last measurement changed
-        with chdir(folder):
-            assert train.main(arguments[1:]) == 0
-        return 1.5, ""
-
-    monkeypatch.setattr(common, "run_command", run_here)
-    monkeypatch.setattr(common, "in_fresh_process", lambda function, *args: function(*args))
-    monkeypatch.setattr(common, "matmul_gflops", lambda device, dtype: 0.5)
+def flags(workplace: Path, in_process: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return flags of short training on a small text."""
     monkeypatch.setattr(line_end, "LINES", 10)
     for benchmark in (attention, line_end):
         monkeypatch.setattr(benchmark, "ThreadPoolExecutor", lambda count: nullcontext(Now()))

@@ -46,10 +46,3 @@ def test_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
     with pytest.raises(OSError), atomic_folder(tmp_path / "a"):
         pass  # another process was faster
     assert [*tmp_path.rglob("*")] == [tmp_path / "a", tmp_path / "a" / "whole"]
-
-
-def test_error_names_the_file_and_not_the_scratch_file(tmp_path: Path) -> None:
-    path = tmp_path / "absent" / "file"
-    with pytest.raises(FileNotFoundError) as raised:
-        write_atomically(path, b"")
-    assert raised.value.filename == str(path)

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import sample
@@ -130,6 +130,7 @@ def test_choices_are_those_of_the_table_that_a_field_names(key: str) -> None:
 @example("%s %(x)s {0} ${HOME} `touch exploded`")
 @example("null")
 def test_text_values_are_taken_literally(workplace: Path, text: str) -> None:
+    assume("\\n" not in text)  # which a separator must not have
     assert options(f"--prompt={text}").prompt == text
     assert parse(f"--data.source={text}", f"--data.separator={text}").data == DataConfig(
         source=text, separator=text
@@ -137,6 +138,11 @@ def test_text_values_are_taken_literally(workplace: Path, text: str) -> None:
     config = Config(DataConfig(source=[text, "b"], separator=text), train=TrainConfig(max_steps=9))
     save_config(workplace, config, "")
     assert parse("config.yaml") == config
+
+
+def test_backslash_in_a_separator_is_not_a_newline() -> None:
+    with pytest.raises(UserError, match=r"has a backslash and an n; in bash, a newline is \$'"):
+        parse(r"--data.separator=\n")
 
 
 def test_flags_may_be_switches_or_repeated() -> None:

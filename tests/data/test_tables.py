@@ -96,10 +96,15 @@ TEXTS: dict[str, tuple[str, str]] = {  # name: content, text
         "70\n1.50\n1e400\ntrue\nb",
     ),
     "absent.jsonl": ('{"text": "a"}\n\n{"who": "b"}\n{"text": null}\n', "a\n\n"),
-    "links.json": (json.dumps([{"text": TELEGRAM}]), "see x.org!"),
+    "links.json": (
+        json.dumps([{"text": TELEGRAM}, {"text": []}, {"text": "a"}]),
+        "see x.org!\n\na",
+    ),
     "two.json": ('{"people": [{"name": "a"}], "said": [{"text": "b"}, {"name": "c"}]}', "b\n"),
     "mark.csv": ('\ufeff"text",who\r\nb,c\r\n', "b"),
     "old.csv": ("who,text\ra,b\ra,c\r", "b\nc"),
+    "semicolons.csv": ('\n"who";text\na,b;"c;d"\n', "c;d"),
+    "commas.csv": ("who;is,text\na;b,c;d\n", "c;d"),
     "poem.csv": ("text\na\n\nb\n", "a\n\nb"),
     "long.csv": ("text\n" + "a" * 200_000, "a" * 200_000),
 }
@@ -120,12 +125,12 @@ MISTAKES: dict[str, tuple[str, str]] = {  # name: content, error
         "who\ttext\na\tb\n\na\n",
         r"row 4: .* 2 cells, but this row 1; .*'\\t' or a newline in quotes",
     ),
-    "semicolons.csv": ("who;text\na;b\n", "save it with commas, or tabs as .tsv"),
+    "tabs.csv": ("who\ttext\na\tb\n", "separated by tabs; name it .tsv"),
     "open.csv": (f'{MANY}"a,b\n', "row 5: unexpected end of data"),
     "header.csv": ("who,text\n", r"\(column text\) is empty"),
     "empty.json": ("\n", "is empty"),
     "absent.csv": ("who,said\na,b\n", "has no column text among who, said"),
-    "twice.csv": ("text,text\na,b\n", "has several columns text"),
+    "twice.csv": ("text,text\na,b\n", "it has several columns text; rename them"),
     "chat.json": (CHAT, "has no column text among from, said"),
     "row.jsonl": ('{"text": "a"}\n{"text": "b"}\n{"text"\n', "row 3: Expecting ':' delimiter"),
     "list.jsonl": ('{"text": ["a", "b"]}', "column text does not contain text, but .'a', 'b'"),
@@ -145,7 +150,9 @@ def test_table_that_cannot_be_read_is_named_with_its_row(workplace: Path, name: 
 
 def test_column_of_numbers_is_not_text(workplace: Path) -> None:
     pq.write_table(pa.table({"text": [1, 2]}), "numbers.parquet")
-    with pytest.raises(UserError, match=r"the column text does not contain text, but 1$"):
+    with pytest.raises(
+        UserError, match=r"text does not contain text, but 1 in the row {'text': 1}$"
+    ):
         read("numbers.parquet")
 
 

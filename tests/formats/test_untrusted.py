@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from formats.__main__ import main
 from tests.formats.models import edit_json
 from tests.formats.test_nanogpt import CHARS, SIZES, save, save_meta, weights_of
-from tests.test_malformed import Bomb
+from tests.test_bad_input import Bomb
 
 Error = Callable[[Path], str]
 CONFIG, TOKENS, WEIGHTS = (

@@ -1,6 +1,5 @@
 """The tools for chosen tokens and keys, on models whose answer is known and against the formula."""
 
-import json
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -12,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn import functional as F
 
 from common.errors import UserError
 from data.tokenizer import ByteTokenizer, CharTokenizer
@@ -25,12 +23,12 @@ from lens.capture import (
     key_moved,
     without_mask,
 )
-from lens.measure import weight_by_distance
+from lens.measure import ablations, mean_and_error, mean_outputs, weight_by_distance
 from lens.subject import MeasureOptions, Subject
-from lens.token import find_token, table_at, table_of_distances
+from lens.token import find_token, table_of_distances
 from model.gpt import GPT
 from tests.conftest import make_run
-from tests.lens.models import MODERN, D, H, L, make_model, some_tokens
+from tests.lens.models import MODERN, D, H, make_model, some_tokens
 from tests.lens.test_tasks import tables
 from training.checkpoint import open_run
 
@@ -101,41 +99,6 @@ def test_ranges_of_distances_have_the_mean_over_their_queries(
         parts = (weight_T * count_T)[:9].split(2)
         expected = [float(part.sum()) / n for part, n in zip(parts, sums, strict=True)]
         assert cells == pytest.approx(expected)
-
-
-@torch.no_grad()
-def test_loss_changes_at_a_token_are_those_of_ablation(model: GPT) -> None:
-    heading, *rows = table_at(model, LABELS, TEXT, TOKEN).rows
-    targets, found = TEXT[:, 1:], {}
-    at = targets == TOKEN
-    assert heading == ["head", f"loss change at d ({int(at.sum())} places)", "elsewhere", "ratio"]
-
-    def losses(each: GPT) -> Tensor:
-        return F.nll_loss(each(TEXT[:, :-1]).log_softmax(-1).mT, targets, reduction="none")
-
-    for layer in range(L):
-        for head in range(H):
-            mean_D = capture(model, TEXT[:, :-1]).layers[layer].z_BHTD[:, head].mean((0, 1))
-            with head_replaced(model, layer, head, mean_D):
-                change = losses(model)
-            change -= losses(model)
-            found[f"L{layer}H{head}"] = [mean_and_error(change, each) for each in (at, ~at)]
-    assert {name for name, *_ in rows} == {*found}
-    for name, there, elsewhere, ratio in rows:
-        for pair, expected in zip((there, elsewhere), found[name], strict=True):
-            assert pair == pytest.approx(expected, abs=1e-5)
-        assert ratio is None and abs(elsewhere[0]) < 2 * elsewhere[1]
-    assert [row[1] for row in rows] == sorted((row[1] for row in rows), reverse=True)
-
-
-def mean_and_error(change_BT: Tensor, at_BT: Tensor) -> tuple[float, float]:
-    """Return the mean at these places, and its standard error: that of a mean over sequences, each
-    weighted by its number of places."""
-    mean, square, B = change_BT[at_BT].mean().item(), 0.0, len(change_BT)
-    for change_T, at_T in zip(change_BT, at_BT, strict=True):
-        if weight := at_T.sum().item() / at_BT.sum().item():
-            square += (weight * (change_T[at_T].mean().item() - mean)) ** 2
-    return mean, math.sqrt(square * B / (B - 1))
 
 
 def test_a_token_is_one_token() -> None:
@@ -255,15 +218,25 @@ def test_probability_is_that_after_each_position(workplace: Path) -> None:
 def test_token_prints_its_tables_with_heads_ablated(workplace: Path) -> None:
     """Of a token that only begins a sequence there is one table."""
     make_run(workplace / "runs" / "text")
-    Path("text.txt").write_text("to be or not\nto be that is\na question\n" * 40, newline="\n")
-    flags = ["text", "--source=text.txt", "--sequences=6"]
+    Path("text.txt").write_text("to be or not\nto be that is\na question\n" * 300, newline="\n")
+    flags = ["text", "--source=text.txt", "--sequences=25"]
     of, at = tables("token", "o", *flags)
     saved = open_run("text")
-    options = MeasureOptions(source="text.txt", sequences=6)
-    model, tokens_BT = saved.model(), Subject("text", options).sequences(6)
+    options = MeasureOptions(source="text.txt", sequences=25)
+    model, tokens_BT = saved.model(), Subject("text", options).sequences(25)
     labels, token = saved.tokenizer.labels, find_token(saved.tokenizer, "o")
     assert of == table_of_distances(model, labels, tokens_BT[:, :-1], token).rows
-    assert json.dumps(at) == json.dumps(table_at(model, labels, tokens_BT, token).rows)
+    change_LHBT = ablations(model, tokens_BT, mean_outputs(model, tokens_BT), "")
+    at_BT, (heading, *rows) = tokens_BT[:, 1:] == token, at
+    assert heading[1:3] == [f"loss change at o ({int(at_BT.sum())} places)", "elsewhere"]
+    assert rows == sorted(rows, key=lambda row: -row[1][0])
+    for name, *pairs, ratio in rows:
+        change_BT = change_LHBT[int(name[1]), int(name[3])]
+        for pair, here_BT in zip(pairs, (at_BT, ~at_BT), strict=True):
+            assert pair == pytest.approx([*mean_and_error(change_BT, here_BT)])
+        (there, _), (elsewhere, error) = pairs
+        assert ratio == (pytest.approx(there / elsewhere) if elsewhere > 2 * error else None)
+    assert 0 < [row[-1] for row in rows].count(None) < len(rows)
     of_without, at_without = tables("token", "o", *flags, "--without=L0H0")
     assert of_without[1:4] == of[1:4]  # the queries, and layer 0
     assert of_without[4:] != of[4:]

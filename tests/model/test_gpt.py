@@ -21,7 +21,7 @@ from configs.load import read_config
 from formats.reference import reference_logits
 from model.attention import Attend
 from model.error import largest_error
-from model.gpt import GPT, NgramEmbeddings, next_token_loss
+from model.gpt import GPT, next_token_loss
 from tests.conftest import ROOT
 
 V, C, H, L = 127, 24, 3, 2
@@ -99,16 +99,6 @@ def test_choices_that_change_nothing_are_bitwise_the_default(dtype: torch.dtype)
         next_token_loss(model(tokens(3, 12)), tokens(3, 12)).backward()
         found.append([weight.grad for weight in model.parameters()])
     assert all(map(torch.equal, *found))
-
-
-def test_numbers_of_ngrams_beyond_64_bits_are_taken_modulo_the_rows() -> None:
-    text = tokens(1, 12)
-    tables = NgramEmbeddings(10, V, C)
-    numbers = [sum(int(text[0, -1 - i]) * V**i for i in range(n)) for n in range(2, 11)]
-    pairs = zip(tables.parameters(), numbers, strict=True)
-    expected = torch.stack([weight[number % len(weight)] for weight, number in pairs]).sum(0)
-    found = tables(torch.zeros(1, 12, C), text)[0, -1]
-    torch.testing.assert_close(found, expected)
 
 
 @each_option

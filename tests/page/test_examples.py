@@ -63,6 +63,18 @@ def test_panel_shows_the_places_of_the_selected_head(
         assert cells == found and len(found) > 5
 
 
+def test_next_token_is_marked_if_the_head_matters_for_it(show: Show, report: Report) -> None:
+    jobs = [job | {"tokens": []} for job in report.data["jobs"]]
+    tab = show(make_html(report.data | {"jobs": jobs}, report.weights), "#panel=examples")
+    assert tab.locator(f"{SECTION} .matters").count() == 0
+    shown = tab.locator(f"{SECTION} td:nth-child(2)").all_inner_texts()
+    for job in jobs:
+        job["tokens"] = [shown[0]]
+    tab = show(make_html(report.data | {"jobs": jobs}, report.weights), "#panel=examples")
+    marked = tab.locator(f"{SECTION} .matters").all_inner_texts()
+    assert marked == shown.count(shown[0]) * [shown[0]]
+
+
 def test_clicked_example_is_opened_with_its_pair(show: Show, sequences: torch.Tensor) -> None:
     tab = show(address="#head=L1H1&panel=examples&edit=L0H1%3Dzero&step=1")
     row = tab.locator(f"{SECTION} table >> nth=1 >> tr >> nth=2")
