@@ -420,7 +420,9 @@ def test_each_head_says_what_it_does(show: Show, report: Report) -> None:
     assert "L2H0" in tab.inner_text("#head-evidence")
     act(tab, "#slider", "1")
     assert tab.inner_text("#head-job").endswith("L2H0 <b> · measured at step 3")
-    assert {*report.data["jobs"][0]} == {*words, "reads", "tokens"} and len(report.data["jobs"]) == 6
+    assert {*report.data["jobs"][0]} == {*words, "reads", "tokens"} and len(
+        report.data["jobs"]
+    ) == 6
 
 
 def test_each_head_is_ablated_where_it_is(tab: Any, report: Report) -> None:
