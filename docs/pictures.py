@@ -135,10 +135,12 @@ def film_line_end(browser: Any, page: Path, head: str, image: Any) -> None:
 
 
 def draw_heads(rows: list[Any]) -> str:
-    """Return a picture, in SVG, of the jobs that some head has in more than half of the seeds: in
+    """Return a picture, in SVG, of the jobs that some head has in three of four seeds or more: in
     each layer a circle whose area is the mean number of heads, and the steps of the first
     snapshots that have them."""
-    rows = [row for row in rows if 2 * len(row["heads"]) > int(row["seeds"].split()[-1])]
+    seeds = int(rows[0]["seeds"].split()[-1])
+    rows = [row for row in rows if len(row["heads"]) >= 0.75 * seeds]
+    rows.sort(key=lambda row: (row["job"].split()[0], -sum(row["heads"])))
     layers = sorted({each.split(":")[0] for row in rows for each in row["layers"].split(", ")})
     left, apart, high = 330, 70, 26
     right = left + apart * len(layers)
@@ -154,7 +156,7 @@ def draw_heads(rows: list[Any]) -> str:
         lines.append(f'<text x="8" y="{y}">{escape(row["job"])}</text>')
         for each in row["layers"].split(", "):
             layer, count = each.split(": ")
-            radius = 9 * (int(count) / int(row["seeds"].split()[-1])) ** 0.5
+            radius = 6 * (int(count) / seeds) ** 0.5
             x = left + apart * layers.index(layer)
             lines.append(f'<circle cx="{x}" cy="{y - 5}" r="{radius:.1f}" fill="#2a6fb0"/>')
         span = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
