@@ -10,9 +10,9 @@ from torch import Tensor
 from configs.config import ModelConfig
 from lens.answers import contrast, kinds_of_answers, what_matters
 from lens.capture import capture
-from lens.jobs import find_reads
 from lens.measure import mean_and_error
-from lens.targets import Reads, common_suffixes, find_targets, last_open, position_alone, weigh
+from lens.reads import find_reads, position_alone, weigh
+from lens.targets import Reads, common_suffixes, find_targets, last_open
 from model.gpt import GPT
 
 V, T, H = 12, 48, 4
@@ -94,8 +94,8 @@ def plant(seed: int) -> Planted:
 
 
 def read_heads(model: GPT, tokens: Tensor) -> list[list[Reads]]:
-    targets = find_targets(tokens, LABELS)
-    return find_reads(model, tokens, targets, *weigh(model, tokens, targets))
+    heads = model.config.n_layer * model.config.n_head
+    return find_reads(model, tokens, LABELS, [[] for _ in range(heads)], 1)
 
 
 def name_of(reads: list[Reads]) -> str:
@@ -129,7 +129,7 @@ def test_answers_are_found_where_ablation_costs_most() -> None:
     of_tokens = (tokens[:, 1:] == 3) | (tokens[:, 1:] == 5)
     noise = torch.randn(3, 60, T, generator=torch.Generator().manual_seed(1))
     costs = 0.02 + 0.1 * noise + 0.5 * torch.stack((of_tokens, copied, torch.ones_like(copied)))
-    first, second, third = what_matters(costs, kinds)
+    first, second, third = what_matters(costs, tokens, LABELS)
     assert [{*first[0].names}, len(first)] == [{"d", "f"}, 1]
     assert first[0].there[0] == pytest.approx(0.52, abs=0.05)
     assert first[0].elsewhere == pytest.approx(0.02, abs=0.01)
@@ -139,7 +139,7 @@ def test_answers_are_found_where_ablation_costs_most() -> None:
 def test_chance_matters_nowhere() -> None:
     tokens = draw_text(0, 60, T + 1)
     noise = torch.randn(100, 60, T, generator=torch.Generator().manual_seed(2))
-    found = what_matters(0.02 + noise, kinds_of_answers(tokens, LABELS))
+    found = what_matters(0.02 + noise, tokens, LABELS)
     assert found == [[] for _ in noise]
 
 
