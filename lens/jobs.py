@@ -87,12 +87,14 @@ class Job(NamedTuple):
         return [each.group for each in (*self.reads, *(m.reads for m in self.matters)) if each]
 
     def line(self) -> str:
-        """Return what the head matters for and attends to, in a few words."""
+        """Return what the head matters for and attends to, in a few words: of targets that are not
+        positions, the one with most weight, anywhere or where the head matters."""
         if not self.matters:
             return self.matters_for[0]
         first, *_ = self.matters
-        reads = [first.reads, *sorted(self.reads, key=lambda each: each.is_position)]
-        return " ← ".join([first.answers, *(each.target for each in reads if each)][:2])
+        reads = [each for each in (first.reads, *self.reads) if each]
+        reads.sort(key=lambda each: (each.is_position, -each.weight))
+        return " ← ".join([first.answers, *(each.target for each in reads[:1])])
 
     def summary(self) -> list[str]:
         """Return what the head attends to and matters for, without the numbers."""
