@@ -53,12 +53,12 @@ def test_error_while_reading_a_file_names_the_file() -> None:
     for error in (KeyError("x"), RecursionError("y"), RuntimeError("a\n  b"), OSError(5, "z")):
         with (
             pytest.raises(UserError, match=r"^a.file is damaged: \S.*$"),
-            as_user_error("some.file"),
+            as_user_error("a.file"),
         ):
             raise error
     with (
         pytest.raises(UserError, match=r"damaged: unknown or missing: 'x'$"),
-        as_user_error("some.file"),
+        as_user_error("a.file"),
     ):
         raise KeyError("x")
     with pytest.raises(UserError, match="said already"), as_user_error("a.file"):
