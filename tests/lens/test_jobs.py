@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from configs.config import ModelConfig
-from lens.answers import contrast, kinds_of_answers, what_matters
+from lens.answers import Matters, contrast, kinds_of_answers, what_matters
 from lens.capture import capture
 from lens.measure import mean_and_error
 from lens.reads import find_reads, position_alone, weigh
@@ -107,6 +107,25 @@ def test_planted_heads_are_named(seed: int) -> None:
     model, names = plant(seed)
     found = read_heads(model, draw_text(seed))
     assert {head: name_of(found[head]) for head in names} == names
+
+
+@torch.no_grad()
+def test_head_attends_to_something_only_where_it_matters() -> None:
+    """L0H0 attends to each b from an a, and uniformly from other tokens; two of three sequences
+    have answers, but are not read."""
+    model, tokens = GPT(PLAIN, V).eval(), draw_text(1, 120)
+    for weight in model.parameters():
+        weight.zero_()
+    model.token_embedding.weight[range(V), range(V)] = 1.0
+    attn: Any = model.blocks[0].attn
+    attn.query.weight[1, 0], attn.key.weight[1, 1] = 6.0, T**0.5
+    matters = [
+        [Matters(["c"], True, (1.0, 0.1), 0.0, tokens == 0)],
+        *[[] for _ in range(2 * H - 1)],
+    ]
+    reads = find_reads(model, tokens[::3], LABELS, matters, 3)
+    there = matters[0][0].reads
+    assert reads[0] == [] and there and there.target == "every b" and there.weight > 0.9
 
 
 def test_untrained_heads_attend_to_nothing() -> None:
