@@ -20,7 +20,7 @@ class UserError(Exception):
 
 
 @contextmanager
-def reading(path: Path | str, what: str = "is damaged") -> Iterator[None]:
+def as_user_error(path: Path | str, what: str = "is damaged") -> Iterator[None]:
     """Convert any error while reading an untrusted file into one line that names the file.
 
     Each format is read by a library with its own exceptions for invalid files.

@@ -27,7 +27,7 @@ from typing import (
 import yaml
 from pydantic import ValidationError
 
-from common.errors import UserError, reading
+from common.errors import UserError, as_user_error
 from configs.config import Config, first_error
 
 Options = TypeVar("Options")
@@ -233,7 +233,7 @@ def read_yaml(path: str | None) -> Values:
     if not path:
         return {}
     hint = "is not a config; for a text, use --data.source, once for each file or glob"
-    with open(path, "rb") as file, reading(path, hint):
+    with open(path, "rb") as file, as_user_error(path, hint):
         plain = yaml.load(file, Loader)
         if not isinstance(plain, dict) or not all(
             section in SECTIONS and isinstance(fields, dict) for section, fields in plain.items()

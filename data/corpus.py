@@ -19,7 +19,7 @@ from filelock import FileLock
 from pydantic.dataclasses import dataclass
 
 from common.atomic import atomic_folder
-from common.errors import UserError, reading
+from common.errors import UserError, as_user_error
 from common.progress import progress
 from configs.config import STRICT, DataConfig, Natural
 from data.sources import Source, cache_folder, find_source
@@ -178,7 +178,7 @@ def hash_text(source: Source, errors: str) -> str:
 
 def read_entry(entry: Path, source: Source) -> Text:
     """Read an entry of the cache."""
-    with reading(f"{entry}, which you can delete,"):
+    with as_user_error(f"{entry}, which you can delete,"):
         plain = json.loads((entry / "corpus.json").read_text())
         tokenizer = load_tokenizer(plain["tokenizer"])
         tokens = np.memmap(entry / "tokens.bin", np.min_scalar_type(tokenizer.vocab_size - 1), "r")

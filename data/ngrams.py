@@ -24,7 +24,7 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from common.atomic import write_atomically
-from common.errors import reading
+from common.errors import as_user_error
 from common.progress import progress
 
 Array = npt.NDArray[Any]
@@ -158,7 +158,7 @@ def open_baselines(path: Path, train: Array, val: Array, V: int) -> dict[str, fl
                 names = ["unigram", "bigram", *(f"{n}-gram" for n in range(3, order + 1))][:order]
                 baselines = {"uniform": math.log(V)} | dict(zip(names, losses, strict=False))
                 write_atomically(path, json.dumps(baselines).encode())
-    with reading(path, "is damaged; delete it"):
+    with as_user_error(path, "is damaged; delete it"):
         return dict(json.loads(path.read_text()))
 
 

@@ -23,7 +23,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from common.errors import UserError, reading
+from common.errors import UserError, as_user_error
 from configs.config import DataConfig
 
 CHUNK = 1 << 17  # characters, few enough that their tokens fit in the processor's cache
@@ -186,7 +186,7 @@ def read_table(config: DataConfig, path: Path, end: str, errors: str) -> Iterato
         UserError: if it cannot be read, or has no such column of text.
     """
     columns = columns_of(config)
-    with reading(path, "cannot be read"), open_text(path, errors) as file:
+    with as_user_error(path, "cannot be read"), open_text(path, errors) as file:
         rows = number_rows(TABLES[path.suffix.lower()](file, columns))
         for text in join_rows(rows, columns, config.separator or "\n"):
             text.encode(errors=errors)  # JSON can escape half a character
@@ -314,7 +314,7 @@ def read_hub(config: DataConfig, errors: str) -> Iterator[str]:
     name, _, revision = source.removeprefix("hub:").partition("@")
     if Path(name).exists():  # `datasets` would read it instead
         raise UserError(f"{source} is also the path {name} here; move that, or name its files")
-    with reading(source, "could not be loaded; without a network, use a file"):
+    with as_user_error(source, "could not be loaded; without a network, use a file"):
         rows = datasets.load_dataset(
             name,
             config.hub_config or None,

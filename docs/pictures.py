@@ -33,8 +33,6 @@ LINES = """A list of words is read from left to right, and each of them is added
 to the line as long as there is room for it. If the next word is much
 too long for what is left of the line, a newline is written instead, and then the word begins the \
 next line"""
-ROWS = """text.style.maxHeight = "none";
-  text.style.width = `${70 * text.querySelector(".token").getBoundingClientRect().width}px`;"""
 MOVED = 20  # positions
 NONE_YET, FORMED = 0.15, 0.5  # maximum and minimum induction score, before and after it forms
 
@@ -65,15 +63,17 @@ def take_stills(browser: Any, page: Path, scores: list[float]) -> None:
 
 def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
     """Record a GIF of the training, with a text that repeats a word."""
-    size, scale = {"width": 1100, "height": 720}, 900 / 1100
+    size, scale = {"width": 1100, "height": 800}, 900 / 1100
     tab = open_report(browser, page, viewport=size, device_scale_factor=scale)
     tab.evaluate(HIDE, ["header", "#steps-section", "#more"])
     tab.evaluate(ACT, ["snapshot", "typed", 2 * WORD])
     tab.keyboard.press("2")  # the step that shows attention
-    frames = []
+    show(tab, 0)
+    bottom, frames = tab.evaluate("live.getBoundingClientRect().bottom + 8"), []
     for snapshot in range(len(scores)):
         show(tab, snapshot)
-        frames.append(image.open(io.BytesIO(tab.screenshot())).convert("RGB"))
+        picture = tab.screenshot(clip={"x": 0, "y": 0, "width": 1100, "height": bottom})
+        frames.append(image.open(io.BytesIO(picture)).convert("RGB"))
     durations = [150 if score <= NONE_YET else 450 for score in scores]
     durations[0], durations[-1] = 800, 3000
     save_film(frames, durations, "live.gif", image)
@@ -92,54 +92,55 @@ def save_film(frames: list[Any], durations: list[int], name: str, image: Any) ->
     first.save(path, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
 
 
-def open_lines(browser: Any, page: Path, head: str, edits: list[str], width: int) -> Any:
+def open_lines(browser: Any, page: Path, head: str, edits: dict[str, Any]) -> Any:
     """Open the page with the probability of a newline after each token of a text that the manual
     does not contain. A row of the picture is a line of the text."""
     newline = open_report(browser, page).evaluate("glassgpt.vocab.indexOf('\\n')")
-    shown = {"text": LINES, "head": head, "color": "probability", "token": newline, "edit": edits}
-    size, address = {"width": width, "height": 900}, f"#{urlencode(shown, doseq=True)}"
+    shown = {"text": LINES, "head": head, "color": "probability", "token": newline} | edits
+    size, address = {"width": 1100, "height": 900}, f"#{urlencode(shown)}"
     tab = open_report(browser, page, address, viewport=size)
     tab.evaluate(HIDE, ["header", "#network-section", "#next-section", "#steps-section", "#more"])
-    tab.evaluate(ROWS)
     return tab
 
 
 def take_line_ends(browser: Any, page: Path, head: str) -> None:
     """Show the probability of a newline, and the map of a head; then the probability with the last
     newline's key moved in this head."""
-    edit = f"move@{LINES.rindex(chr(10))}/{head}={MOVED}"
+    last = LINES.rindex("\n")
     for edits, pictures in (
-        ([], {"line_end": "#text-section", "line_end_head": "#head-section"}),
-        ([edit], {"line_end_moved": "#text-section"}),
+        ({}, {"line_end": "#text-section", "line_end_head": "#head-section"}),
+        ({"edit": f"move@{last}/{head}={MOVED}", "at": last}, {"line_end_moved": "#text-section"}),
     ):
-        tab = open_lines(browser, page, head, edits, 1440)
-        tab.evaluate("live.style.gridTemplateColumns = '2fr 1fr'")
+        tab = open_lines(browser, page, head, edits)
+        tab.evaluate("live.style.gridTemplateColumns = '30rem 1fr'")
         for name, section in pictures.items():
             tab.locator(section).screenshot(path=FOLDER / f"{name}.png")
 
 
 def film_line_end(browser: Any, page: Path, head: str, image: Any) -> None:
     """Record a GIF of the last newline's key moved later, and earlier."""
-    tab = open_lines(browser, page, head, [], 840)
-    tab.locator("#text .token").nth(LINES.rindex("\n")).click()
-    tab.evaluate(HIDE, ["#bar", "#typed", "#text-note", "#edit-list", "#map", "#map + div"])
-    tab.evaluate(HIDE, ["#ablate", "#head-section label", "[data-shows=stage]"])
-    tab.evaluate("live.style.gridTemplateColumns = '1fr'")
+    tab = open_lines(browser, page, head, {"at": LINES.rindex("\n")})
+    tab.evaluate(HIDE, ["#typed", "#text-note"])
+    tab.evaluate("chances.style.gridColumn = '1 / -1'")
     moves = [*range(0, MOVED, 2), *range(MOVED, -MOVED, -2), *range(-MOVED, 0, 2)]
     frames = []
     for move in moves:
         tab.evaluate(ACT, ["snapshot", "key-by", str(move)])
         tab.wait_for_selector(DONE)
-        frames.append(image.open(io.BytesIO(tab.locator("#live").screenshot())).convert("RGB"))
+        frames.append(
+            image.open(io.BytesIO(tab.locator("#text-section").screenshot())).convert("RGB")
+        )
     durations = [1500 if move in (0, -MOVED, MOVED) else 120 for move in moves]
     save_film(frames, durations, "line_end.gif", image)
 
 
 def draw_heads(rows: list[Any]) -> str:
-    """Return a picture, in SVG, of the jobs that some head has in more than half of the seeds: in
+    """Return a picture, in SVG, of the jobs that some head has in three of four seeds or more: in
     each layer a circle whose area is the mean number of heads, and the steps of the first
     snapshots that have them."""
-    rows = [row for row in rows if 2 * len(row["heads"]) > int(row["seeds"].split()[-1])]
+    seeds = int(rows[0]["seeds"].split()[-1])
+    rows = [row for row in rows if len(row["heads"]) >= 0.75 * seeds]
+    rows.sort(key=lambda row: (row["job"].split()[0], -sum(row["heads"])))
     layers = sorted({each.split(":")[0] for row in rows for each in row["layers"].split(", ")})
     left, apart, high = 330, 70, 26
     right = left + apart * len(layers)
@@ -155,7 +156,7 @@ def draw_heads(rows: list[Any]) -> str:
         lines.append(f'<text x="8" y="{y}">{escape(row["job"])}</text>')
         for each in row["layers"].split(", "):
             layer, count = each.split(": ")
-            radius = 9 * (int(count) / int(row["seeds"].split()[-1])) ** 0.5
+            radius = 6 * (int(count) / seeds) ** 0.5
             x = left + apart * layers.index(layer)
             lines.append(f'<circle cx="{x}" cy="{y - 5}" r="{radius:.1f}" fill="#2a6fb0"/>')
         span = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"

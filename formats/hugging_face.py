@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from common.atomic import atomic_folder
-from common.errors import UserError, reading
+from common.errors import UserError, as_user_error
 from data.tokenizer import Tokenizer
 from formats.imported import Imported, compare_logits, load_original
 from formats.names import GPT2, PERSIMMON
@@ -87,13 +87,13 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     index, tensors = folder / INDEX, dict[str, Tensor]()
     shard_of = dict[str, str]()
     if index.exists():
-        with reading(index):
+        with as_user_error(index):
             named = json.loads(index.read_bytes())["weight_map"]
             shard_of = {name: str(shard) for name, shard in named.items()}
     elif not (folder / SINGLE).exists():
         raise UserError(f"{folder} has no {SINGLE}; pickles are not supported")
     for name in sorted(set(shard_of.values())) or [SINGLE]:
-        with reading(folder / name):
+        with as_user_error(folder / name):
             if Path(name).name != name:
                 raise ValueError("a shard must be a file in the folder")
             tensors |= load_file(folder / name)
@@ -110,7 +110,7 @@ def read_config(folder: Path) -> Any:
     """
     where = folder / "config.json"
     content = where.read_bytes()
-    with reading(where):
+    with as_user_error(where):
         plain = json.loads(content)
         GPT2.import_config(GPT2.defaults | plain, {}, folder)
     return plain
@@ -126,6 +126,6 @@ def download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     print(f"loading hub:{name}")
-    with reading(f"hub:{name}", "could not be loaded"):
+    with as_user_error(f"hub:{name}", "could not be loaded"):
         read_config(Path(snapshot_download(name, allow_patterns=["config.json"])))
         return Path(snapshot_download(name, allow_patterns=FILES))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.errors import UserError, reading
+from common.errors import UserError, as_user_error
 from configs.config import Config, DataConfig, TrainConfig
 from configs.load import build
 from data.corpus import Corpus
@@ -72,7 +72,7 @@ def transformers() -> Any:
 
 def load_original(name: str, folder: Path) -> Any:
     """Open a folder with this class of transformers; return None if there is no such class."""
-    with reading(folder):
+    with as_user_error(folder):
         kind = getattr(transformers(), name, None)
         return kind and kind.from_pretrained(str(folder), local_files_only=True).float().eval()
 

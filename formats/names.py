@@ -15,7 +15,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from common.errors import UserError, reading
+from common.errors import UserError, as_user_error
 from configs.config import ModelConfig, first_error
 from model.gpt import GPT
 from training.checkpoint import check_finite
@@ -148,7 +148,7 @@ class Format:
         Raises:
             UserError: for an unsupported model, or weights that do not match the config.
         """
-        with reading(where):
+        with as_user_error(where):
             left = {short(name): t for name, t in tensors.items() if not name.endswith(MASKS)}
             # GPT-2 always has biases; if all are zero, they are left out.
             bias = plain.get("bias") or any(

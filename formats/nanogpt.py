@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from common.errors import UserError, reading
+from common.errors import UserError, as_user_error
 from data.tokenizer import CharTokenizer, Tokenizer
 from formats.imported import Imported, transformers
 from formats.names import NANOGPT, short
@@ -60,7 +60,7 @@ def find_meta(path: Path, plain: dict[str, Any]) -> Path:
     Raises:
         UserError: if it is not in nanoGPT's data folder.
     """
-    with reading(path):
+    with as_user_error(path):
         name = Path(plain["config"]["dataset"]).name
     meta = path.absolute().parent.parent / "data" / name / "meta.pkl"
     if not meta.is_file():
@@ -84,7 +84,7 @@ def read_meta(path: Path, V: int) -> CharTokenizer:
     Raises:
         UserError: if it is damaged, or does not have V characters.
     """
-    with open(path, "rb") as file, reading(path):
+    with open(path, "rb") as file, as_user_error(path):
         itos = PlainUnpickler(file).load()["itos"]
         chars = [itos[i] for i in range(len(itos))]
         if len(chars) != V or sorted({*"".join(chars)}) != sorted(chars):

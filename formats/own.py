@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.errors import UserError, reading
+from common.errors import UserError, as_user_error
 from data.tokenizer import CharTokenizer
 from formats.imported import TOLERANCE, Imported, compare_logits, difference, random_logits
 from formats.names import OWN, short
@@ -42,7 +42,7 @@ def open_module(modules: Sequence[nn.Module], text: str, tokenizer: Any) -> Impo
     """
     module = modules[-1]
     where = Path(type(module).__name__)
-    with reading(where, "is not a supported module"):
+    with as_user_error(where, "is not a supported module"):
         if any(weight.dtype.itemsize < 4 for weight in module.parameters()):
             raise UserError(f"{where} is not in float32; call model.float() first")
         layouts, plain = recognize(modules, where)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tokenizers
 
-from common.errors import UserError, reading
+from common.errors import UserError, as_user_error
 from data.tokenizer import (
     BYTE_OF,
     WORD,
@@ -62,9 +62,9 @@ def read_tokenizer(folder: Path, V: int) -> Tokenizer:
     """
     where = folder / "tokenizer.json"
     content = where.read_bytes()
-    with reading(where):
+    with as_user_error(where):
         encoder = tokenizers.Tokenizer.from_buffer(content)
-    with reading(where, "is not supported"):
+    with as_user_error(where, "is not supported"):
         return tokenizer_of(encoder, V)
 
 

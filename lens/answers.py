@@ -140,10 +140,22 @@ def specific(found: Contrast, z: float) -> Tensor:
     return (found.z > z) & (found.there > least)
 
 
-def what_matters(change_HBT: Tensor, kinds: Kinds) -> list[list[Matters]]:
+def what_matters(
+    change_HBT: Tensor,
+    tokens_BT: Tensor,
+    labels: Sequence[str],
+    hard_BT: Tensor | None = None,
+    known_BT: Tensor | None = None,
+) -> list[list[Matters]]:
     """Return for each head the kinds of answers at which ablating it costs most: found on the first
     half of the sequences, the one with the largest part of the whole cost first, and confirmed and
-    measured on the second half."""
+    measured on the second half.
+
+    Args:
+        change_HBT: the loss change of each answer.
+        tokens_BT, labels, hard_BT, known_BT: see `kinds_of_answers`.
+    """
+    kinds = kinds_of_answers(tokens_BT, labels, hard_BT, known_BT)
     if not kinds.names:
         return [[] for _ in change_HBT]
     H, half, N = len(change_HBT), change_HBT.size(1) // 2, len(kinds.names)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from common.errors import reading
+from common.errors import as_user_error
 from lens.capture import capture
 from model.attention import MultiHeadAttention, causal_mask
 from model.error import largest_error
@@ -119,10 +119,10 @@ def check_attention(model: GPT, numbers: bool) -> None:
     V, C, H = model.token_embedding.num_embeddings, model.config.n_embd, model.config.n_head
     # A whole context, because a sliding window changes only late positions.
     size, generator = (1, model.config.block_size), torch.Generator().manual_seed(0)
-    with reading("the forward pass", "cannot be read by lens/capture.py"):
+    with as_user_error("the forward pass", "cannot be read by lens/capture.py"):
         layers = capture(model, torch.randint(V, size, generator=generator)).layers
     for i, layer in enumerate(layers):
-        with reading(f"layer {i}", "does not match lens/formula.py; update it"):
+        with as_user_error(f"layer {i}", "does not match lens/formula.py; update it"):
             if layer.attn.n_head != H:
                 raise ValueError(f"{layer.attn.n_head} heads, expected {H}")
             kv = (model.config.kv_heads * model.config.head_width, C)

@@ -159,7 +159,14 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         ],
         "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
         "jobs": [
-            {"line": job.line(), "sentence": job.sentence(), "tokens": job.tokens} for job in jobs
+            {
+                "line": job.line(),
+                "matters": " ".join(job.matters[0].names) if job.matters else job.matters_for[0],
+                "reads": [each.target for each in job.reads],
+                "sentence": job.sentence(),
+                "tokens": job.tokens,
+            }
+            for job in jobs
         ],
         "measured": measured,
         "examples": examples_for_page(subject, [*np.ndindex(*changes["zero"].shape)]),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pydantic.dataclasses import dataclass
 
-from common.errors import UserError, printable, reading
+from common.errors import UserError, as_user_error, printable
 from configs.config import STRICT
 from lens.tables import Table
 from model.gpt import GPT
@@ -71,7 +71,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: if the checkpoint or the metrics cannot be read.
     """
-    with reading(folder, "cannot be read"):
+    with as_user_error(folder, "cannot be read"):
         saved, metrics = open_run(folder, "last", weights=False), read_metrics(folder)
         with torch.device("meta"):
             model = GPT(saved.config.model, saved.tokenizer.vocab_size)

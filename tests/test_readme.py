@@ -44,7 +44,9 @@ TRAINING = ("attention", "line_end", "overnight", "recipe", "time_to_loss")
 
 
 @pytest.mark.parametrize(
-    "words", [shlex.split(c, comments=True) for c in sorted(COMMANDS)], ids=" ".join
+    "words",
+    [shlex.split(c.replace(r"$'\n'", "'\n'"), comments=True) for c in sorted(COMMANDS)],
+    ids=" ".join,
 )
 def test_documented_command_parses(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

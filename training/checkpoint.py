@@ -27,7 +27,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from common.atomic import write_atomically
-from common.errors import UserError, printable, reading
+from common.errors import UserError, as_user_error, printable
 from configs.config import STRICT, Config, first_error
 from data.corpus import Corpus
 from data.tokenizer import Tokenizer, load_tokenizer
@@ -143,7 +143,7 @@ def load_checkpoint(path: Path, weights: bool = True) -> tuple[Header, dict[str,
     Raises:
         UserError: for a file that is missing, damaged, or not a checkpoint of this project.
     """
-    with reading(path, "cannot be opened"), safe_open(path, framework="pt") as file:
+    with as_user_error(path, "cannot be opened"), safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise UserError(f"{path} is not a checkpoint of this version ({FORMAT})")
@@ -292,7 +292,7 @@ def open_run(run: str | Path | None, which: str = "best", weights: bool = True) 
     if not path.exists():
         path = folder / "last.safetensors"
     header, tensors = load_checkpoint(path, weights)
-    with reading(path, "cannot be opened"):
+    with as_user_error(path, "cannot be opened"):
         tokenizer = load_tokenizer(header.tokenizer)
         if header.corpus.start_token >= tokenizer.vocab_size:
             raise ValueError("its start_token is not a token")

@@ -96,7 +96,7 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
       const [ya, yb] = [i - 1, i].map((each) => y(values[each], share && values[each]));
       return ya + clamp((at - a) / (b - a || 1), 0, 1) * (yb - ya);
     };
-    const isFree = ({ row, from, to }, curves) => from > 0 && to < width &&
+    const isFree = ({ row, from, to }, curves) => from > 0 && to < width - (shares ? right : 0) &&
       boxes.every(([a, b, other]) => other !== row || to < a || from > b) &&
       curves.every((line) => range(Math.ceil((to - from) / 4) + 1)
         .map((i) => curve(line, from + 4 * i))

@@ -6,7 +6,7 @@ import {
 import { clamp, largestOf } from "../engine/numbers.js";
 import { data } from "../data.js";
 import { labelOf } from "../measures.js";
-import { atStep, config, editing, headName, sizes } from "../run.js";
+import { atStep, config, editing, headName, own, sizes } from "../run.js";
 import {
   editableKey, edited, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf, windowOf,
 } from "../selection.js";
@@ -27,8 +27,9 @@ export function showHead() {
   $("map").classList.toggle("off", isHeadOff(head));
   $("head-title").textContent = `${name}${label && ` ${label}`}`;
   if (data.jobs) {
-    const { line, sentence } = data.jobs[head], [answers, target] = line.split(" ← ");
-    $("head-job").textContent = `Matters for: ${answers}.${target ? ` Attends to: ${target}.` : ""}`;
+    const { matters, reads, sentence } = data.jobs[head];
+    $("head-job").textContent = [`Matters for: ${matters}`, reads.length && `attends to: ${reads.join(", and ")}`,
+      view.snapshot !== own() && `measured${atStep}`].filter(Boolean).join(" · ");
     $("head-evidence").textContent = `${sentence} Measured${atStep}.`;
   }
   $("ablate").textContent = `${off ? "Restore" : "Ablate"} ${name}`;

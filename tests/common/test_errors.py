@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import UserError, command, printable, reading
+from common.errors import UserError, as_user_error, command, printable
 from tests.conftest import ROOT, posix
 
 
@@ -51,11 +51,17 @@ def test_bug_keeps_its_traceback_and_success_its_exit_code() -> None:
 
 def test_error_while_reading_a_file_names_the_file() -> None:
     for error in (KeyError("x"), RecursionError("y"), RuntimeError("a\n  b"), OSError(5, "z")):
-        with pytest.raises(UserError, match=r"^some.file is damaged: \S.*$"), reading("some.file"):
+        with (
+            pytest.raises(UserError, match=r"^a.file is damaged: \S.*$"),
+            as_user_error("a.file"),
+        ):
             raise error
-    with pytest.raises(UserError, match=r"damaged: unknown or missing: 'x'$"), reading("some.file"):
+    with (
+        pytest.raises(UserError, match=r"damaged: unknown or missing: 'x'$"),
+        as_user_error("a.file"),
+    ):
         raise KeyError("x")
-    with pytest.raises(UserError, match="said already"), reading("some.file"):
+    with pytest.raises(UserError, match="said already"), as_user_error("a.file"):
         raise UserError("said already")
 
 

@@ -89,6 +89,7 @@ def test_a_job_is_a_line_and_a_sentence() -> None:
     kind = Matters(["digits"], False, (0.5, 0.1), 0.01, torch.zeros(1, 1))
     assert Job("L0H0", [], [kind, ENDS], (0.1, 0.01), True).tokens == ["↵", "]"]
     assert JOBS[0].line() == "↵ ] ← the last ["
+    assert JOBS[0]._replace(reads=[NEAR, LINE._replace(weight=0.7)]).line().endswith("64 back")
     assert [job.line() for job in JOBS[1:]] == ["nothing found", "everywhere"]
     sentence = JOBS[0].sentence()
     assert "0.29 of its weight to the last ↵, up to 64 back, where position alone would" in sentence

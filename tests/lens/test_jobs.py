@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from configs.config import ModelConfig
-from lens.answers import contrast, kinds_of_answers, what_matters
+from lens.answers import Matters, contrast, kinds_of_answers, what_matters
 from lens.capture import capture
-from lens.jobs import find_reads
 from lens.measure import mean_and_error
-from lens.targets import Reads, common_suffixes, find_targets, last_open, position_alone, weigh
+from lens.reads import find_reads, position_alone, weigh
+from lens.targets import Reads, common_suffixes, find_targets, last_open
 from model.gpt import GPT
 
 V, T, H = 12, 48, 4
@@ -94,8 +94,8 @@ def plant(seed: int) -> Planted:
 
 
 def read_heads(model: GPT, tokens: Tensor) -> list[list[Reads]]:
-    targets = find_targets(tokens, LABELS)
-    return find_reads(model, tokens, targets, *weigh(model, tokens, targets))
+    heads = model.config.n_layer * model.config.n_head
+    return find_reads(model, tokens, LABELS, [[] for _ in range(heads)], 1)
 
 
 def name_of(reads: list[Reads]) -> str:
@@ -107,6 +107,25 @@ def test_planted_heads_are_named(seed: int) -> None:
     model, names = plant(seed)
     found = read_heads(model, draw_text(seed))
     assert {head: name_of(found[head]) for head in names} == names
+
+
+@torch.no_grad()
+def test_head_attends_to_something_only_where_it_matters() -> None:
+    """L0H0 attends to each b from an a, and uniformly from other tokens; two of three sequences
+    have answers, but are not read."""
+    model, tokens = GPT(PLAIN, V).eval(), draw_text(1, 120)
+    for weight in model.parameters():
+        weight.zero_()
+    model.token_embedding.weight[range(V), range(V)] = 1.0
+    attn: Any = model.blocks[0].attn
+    attn.query.weight[1, 0], attn.key.weight[1, 1] = 6.0, T**0.5
+    matters = [
+        [Matters(["c"], True, (1.0, 0.1), 0.0, tokens == 0)],
+        *[[] for _ in range(2 * H - 1)],
+    ]
+    reads = find_reads(model, tokens[::3], LABELS, matters, 3)
+    there = matters[0][0].reads
+    assert reads[0] == [] and there and there.target == "every b" and there.weight > 0.9
 
 
 def test_untrained_heads_attend_to_nothing() -> None:
@@ -129,7 +148,7 @@ def test_answers_are_found_where_ablation_costs_most() -> None:
     of_tokens = (tokens[:, 1:] == 3) | (tokens[:, 1:] == 5)
     noise = torch.randn(3, 60, T, generator=torch.Generator().manual_seed(1))
     costs = 0.02 + 0.1 * noise + 0.5 * torch.stack((of_tokens, copied, torch.ones_like(copied)))
-    first, second, third = what_matters(costs, kinds)
+    first, second, third = what_matters(costs, tokens, LABELS)
     assert [{*first[0].names}, len(first)] == [{"d", "f"}, 1]
     assert first[0].there[0] == pytest.approx(0.52, abs=0.05)
     assert first[0].elsewhere == pytest.approx(0.02, abs=0.01)
@@ -139,7 +158,7 @@ def test_answers_are_found_where_ablation_costs_most() -> None:
 def test_chance_matters_nowhere() -> None:
     tokens = draw_text(0, 60, T + 1)
     noise = torch.randn(100, 60, T, generator=torch.Generator().manual_seed(2))
-    found = what_matters(0.02 + noise, kinds_of_answers(tokens, LABELS))
+    found = what_matters(0.02 + noise, tokens, LABELS)
     assert found == [[] for _ in noise]
 
 

@@ -64,7 +64,7 @@ def test_panel_shows_the_places_of_the_selected_head(
 
 
 def test_next_token_is_marked_if_the_head_matters_for_it(show: Show, report: Report) -> None:
-    jobs = [{"line": "", "sentence": "", "tokens": []} for _ in report.data["jobs"]]
+    jobs = [job | {"tokens": []} for job in report.data["jobs"]]
     tab = show(make_html(report.data | {"jobs": jobs}, report.weights), "#panel=examples")
     assert tab.locator(f"{SECTION} .matters").count() == 0
     shown = tab.locator(f"{SECTION} td:nth-child(2)").all_inner_texts()

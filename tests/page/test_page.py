@@ -403,23 +403,31 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
 
 def test_each_head_says_what_it_does(show: Show, report: Report) -> None:
     """Under its tile in a line and, if it is selected, in words; with More, with its evidence."""
-    jobs = [{"line": f"<b> ← {head}", "sentence": f"{head} does <b>."} for head in HEADS]
-    jobs[4]["line"] = "nothing found"
+    words = ("line", "matters", "sentence")
+    jobs: list[dict[str, Any]] = [
+        {word: f"{word} of {head} <b>" for word in words} | {"reads": ["a", head]} for head in HEADS
+    ]
+    jobs[4]["reads"] = []
     tab = show(make_html(report.data | {"jobs": jobs}, report.weights), "#head=L1H1", calm=True)
     assert tab.locator(".tile .job").all_inner_texts() == [job["line"] for job in jobs]
-    assert tab.inner_text("#head-job") == "Matters for: <b>. Attends to: L1H1."
+    says = "Matters for: matters of L1H1 <b> · attends to: a, and L1H1"
+    assert tab.inner_text("#head-job") == says
     assert not tab.is_visible("#head-evidence")
     act(tab, "#all")
-    assert tab.inner_text("#head-evidence") == "L1H1 does <b>. Measured at step 3."
+    assert tab.inner_text("#head-evidence") == "sentence of L1H1 <b> Measured at step 3."
     select(tab, 4)
-    assert tab.inner_text("#head-job") == "Matters for: nothing found."
-    assert tab.inner_text("#head-evidence").startswith("L2H0 does")
-    assert {*report.data["jobs"][0]} == {"line", "sentence"} and len(report.data["jobs"]) == 6
+    assert tab.inner_text("#head-job") == "Matters for: matters of L2H0 <b>"
+    assert "L2H0" in tab.inner_text("#head-evidence")
+    act(tab, "#slider", "1")
+    assert tab.inner_text("#head-job").endswith("L2H0 <b> · measured at step 3")
+    assert {*report.data["jobs"][0]} == {*words, "reads", "tokens"} and len(
+        report.data["jobs"]
+    ) == 6
 
 
 def test_each_head_is_ablated_where_it_is(tab: Any, report: Report) -> None:
-    """And all heads of a layer by a button that says so. The selected head stays. Only its tile, the
-    one under the pointer and those of ablated heads have the button."""
+    """And all heads of a layer by a button that says so. The selected head stays. Only its tile,
+    the one under the pointer and those of ablated heads have the button."""
     model, before_TV = report.models[3], logits_of(report.models[3], TEXT)
     selected = tab.inner_text(SELECTED)
     cutters = tab.locator(".tile .cutter:visible")
@@ -619,9 +627,11 @@ def assert_calm(tab: Any) -> None:
 CUT = """() => [...document.querySelectorAll("body *")].filter((each) => {
   const { display, overflowX } = getComputedStyle(each);
   if (display === "inline" || !each.clientWidth || !each.checkVisibility()) return false;
-  if (each.closest("svg, select, input, textarea, table, #about, .scroll:not(:has(> #network))")) return false;
+  if (each.closest("svg, select, input, textarea, table, #about")) return false;
+  if (each.closest(".scroll:not(:has(> #network))")) return false;
   if (each.matches("#bar > .controls, #ruler, #network")) return false;
-  const isHigh = each.matches("#told, #step, #edits, #change, #readout, #key-name, #line-end, .job");
+  const isHigh = each.matches(
+    "#told, #step, #edits, #change, #readout, #key-name, #line-end, .job, #head-job");
   return each.scrollWidth > each.clientWidth + 1 ||
     isHigh && each.clientHeight && each.scrollHeight > each.clientHeight + 1;
 }).map((each) => `${each.id || each.className}: ${each.textContent.trim().slice(0, 50)}`)"""
@@ -643,7 +653,8 @@ STATES = [
 def test_no_text_is_cut_and_nothing_moves(show: Show, report: Report, size: str) -> None:
     """On a laptop, which has as much room as 1920 x 1080 at 150%, in a notebook, on a phone. On a
     laptop, the map is in sight below what the head does."""
-    jobs = [{"line": LONGEST, "sentence": 9 * LONGEST} for _ in HEADS]
+    longest = {"line": LONGEST, "matters": LONGEST, "reads": [], "sentence": 9 * LONGEST}
+    jobs = [longest for _ in HEADS]
     tab = show(make_html(report.data | {"jobs": jobs}, report.weights), calm=True)
     tab.set_viewport_size(dict(zip(("width", "height"), SIZES[size], strict=True)))
     if size == "screen":
