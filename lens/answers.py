@@ -23,6 +23,7 @@ TIMES = 3  # what ablation costs at a kind of answers, at least, compared with e
 FEWEST = 6  # sequences that have a kind of answers, in each half
 TOKENS = 4  # that are reported together
 JOBS = 2  # kinds of a head that are reported
+KNOWN = "what the context determines"
 
 
 class Kinds(NamedTuple):
@@ -95,7 +96,7 @@ def kinds_of_answers(
         "digits": torch.tensor([text.isdigit() for text in texts])[answers_BT],
         **{f"copies of {n} or more": repeated_BT >= n for n in COPIES},
         "what n-grams find hard": hard_BT,
-        "what the context determines": known_BT,
+        KNOWN: known_BT,
     }
     at = {name: at_BT for name, at_BT in found.items() if at_BT is not None}
     tokens = answers_BT.unique().tolist()
@@ -148,8 +149,8 @@ def what_matters(
     known_BT: Tensor | None = None,
 ) -> list[list[Matters]]:
     """Return for each head the kinds of answers at which ablating it costs most: found on the first
-    half of the sequences, the one with the largest part of the whole cost first, and confirmed and
-    measured on the second half.
+    half of the sequences, and confirmed and measured on the second half. First comes the kind with
+    the largest part of the whole cost or, in a task, what the context determines.
 
     Args:
         change_HBT: the loss change of each answer.
@@ -176,7 +177,8 @@ def _matters_of_head(
         if not fits_N.any():
             break
         excess_N = ((found.there - found.elsewhere)[0] * found.answers_N).where(fits_N, -1)
-        chosen = [int(excess_N.argmax())]
+        known = kinds.names.index(KNOWN) if KNOWN in kinds.names else None
+        chosen = [int(excess_N.argmax()) if known is None or not fits_N[known] else known]
         if kinds.are_tokens[chosen[0]]:
             order = excess_N.where(kinds.are_tokens, -1).argsort(descending=True)
             chosen = [int(i) for i in order[:TOKENS] if fits_N[i] and kinds.are_tokens[i]]

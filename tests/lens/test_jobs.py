@@ -155,6 +155,15 @@ def test_answers_are_found_where_ablation_costs_most() -> None:
     assert [each.answers for each in second] == ["copies of 4 or more"] and third == []
 
 
+def test_answers_that_the_context_determines_come_first() -> None:
+    tokens = draw_text(0, 60, T + 1)
+    noise = torch.rand(2, 60, T, generator=torch.Generator().manual_seed(3))
+    known, of_token = noise[0] < 0.1, tokens[:, 1:] == 3
+    costs = 0.02 + 0.5 * known + 2.0 * of_token + 0.1 * noise[1]
+    (found,) = what_matters(costs[None], tokens, LABELS, known_BT=known)
+    assert [each.answers for each in found] == ["what the context determines", "d"]
+
+
 def test_chance_matters_nowhere() -> None:
     tokens = draw_text(0, 60, T + 1)
     noise = torch.randn(100, 60, T, generator=torch.Generator().manual_seed(2))
