@@ -135,9 +135,11 @@ def contrast(change_HBT: Tensor, at_NBT: Tensor) -> Contrast:
     return Contrast(there, excess.norm(dim=-1) * scale, elsewhere, z, count_NB.sum(-1))
 
 
-def specific(found: Contrast, z: float) -> Tensor:
-    """Return which kinds cost more than others, beyond this number of standard errors, (H, N)."""
-    least = (TIMES * found.elsewhere).clamp(min=LEAST)
+def specific(found: Contrast, z: float, names: Sequence[str]) -> Tensor:
+    """Return which kinds, with these names, cost more than others, beyond this number of standard
+    errors, (H, N). What the context determines need not cost `TIMES` as much: it is the task."""
+    times_N = torch.tensor([1.0 if name == KNOWN else TIMES for name in names])
+    least = (times_N * found.elsewhere).clamp(min=LEAST)
     return (found.z > z) & (found.there > least)
 
 
@@ -173,7 +175,7 @@ def _matters_of_head(
     left_N = torch.ones(len(at_NBT), dtype=torch.bool)
     while len(jobs) < JOBS:
         found = contrast(change_1BT[:, :half], at_NBT[:, :half])
-        fits_N = specific(found, z_found)[0] & left_N
+        fits_N = specific(found, z_found, kinds.names)[0] & left_N
         if not fits_N.any():
             break
         excess_N = ((found.there - found.elsewhere)[0] * found.answers_N).where(fits_N, -1)
@@ -184,8 +186,8 @@ def _matters_of_head(
             chosen = [int(i) for i in order[:TOKENS] if fits_N[i] and kinds.are_tokens[i]]
         at_BT = at_NBT[chosen].any(0)
         again = contrast(change_1BT[:, half:], at_BT[None, half:])
-        if specific(again, z_confirmed):
-            names = [kinds.names[i] for i in chosen]
+        names = [kinds.names[i] for i in chosen]
+        if specific(again, z_confirmed, names[:1]):
             there, error, elsewhere = (float(each) for each in again[:3])
             are_tokens = bool(kinds.are_tokens[chosen[0]])
             jobs.append(Matters(names, are_tokens, (there, error), elsewhere, at_BT))
