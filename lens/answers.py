@@ -44,7 +44,7 @@ class Matters(NamedTuple):
     elsewhere: float
 
     at_BT: Tensor
-    """Which answers they are."""
+    """Which answers are of the first name, whose part of the whole cost is the largest."""
 
     reads: Reads | None = None
     """What the head attends to there, more than elsewhere and than position alone would."""
@@ -52,6 +52,11 @@ class Matters(NamedTuple):
     @property
     def answers(self) -> str:
         return " ".join(self.names)
+
+    @property
+    def where(self) -> str:
+        """Where `reads` is measured."""
+        return f"at {self.names[0]}" if len(self.names) > 1 else "there"
 
 
 class Contrast(NamedTuple):
@@ -190,7 +195,8 @@ def _matters_of_head(
         if specific(again, z_confirmed, names[:1]):
             there, error, elsewhere = (float(each) for each in again[:3])
             are_tokens = bool(kinds.are_tokens[chosen[0]])
-            jobs.append(Matters(names, are_tokens, (there, error), elsewhere, at_BT))
+            at_first_BT = at_NBT[chosen[0]]
+            jobs.append(Matters(names, are_tokens, (there, error), elsewhere, at_first_BT))
         left_N &= kinds.are_tokens != kinds.are_tokens[chosen[0]]
         at_NBT = at_NBT & ~at_BT
     return jobs

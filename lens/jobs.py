@@ -54,7 +54,7 @@ class Job(NamedTuple):
         in the next line, and at the second in the line of those answers."""
         attends, there = [*map(str, self.reads)] or [NOTHING], ["", ""]
         for i, each in enumerate(self.matters):
-            there[i] = f"there: {each.reads}" if each.reads else ""
+            there[i] = f"{each.where}: {each.reads}" if each.reads else ""
         lines = [(attends[0], self.matters_for[0]), (there[0], "")]
         lines += [(there[i], self.matters_for[i]) for i in range(1, len(self.matters))]
         lines += [(each, "") for each in attends[1:]]
@@ -124,7 +124,8 @@ class Job(NamedTuple):
             costs.append(f"{cost} nats where the answer is {found.answers}, and ")
             costs[-1] += f"{found.elsewhere:+.2f} elsewhere"
             if found.reads:
-                costs[-1] += f" (there, it gives {found.reads.weight:.2f} to {found.reads.target})"
+                reads = found.reads
+                costs[-1] += f" ({found.where}, it gives {reads.weight:.2f} to {reads.target})"
         whole = "{:+.3f} ± {:.3f} nats over all answers".format(*self.loss_change)
         return f"{text} Replacing its output with its mean costs {'; '.join([whole, *costs])}."
 
@@ -182,7 +183,7 @@ def describe_jobs(subject: Subject, tokens_BT: Tensor) -> str:
     return (
         f"what each head does, on {subject.describe(tokens_BT)}:\nfound on the first {half}, "
         f"confirmed and measured on the others; losses in {subject.unit} ± standard error\n"
-        "attends to: mean weight; there: where it matters\n"
+        "attends to: mean weight where there is such a key; there, at: where it matters\n"
         "matters for: loss change if the head's output is replaced with its mean; elsewhere"
     )
 

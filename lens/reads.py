@@ -38,6 +38,7 @@ TIMES = 2  # the weight of a target, at least, compared with what is expected
 MOSTLY = 0.75  # of the weight on every ↵, from which the head attends to the last one
 STEP = 8  # positions
 OFTEN = 0.05  # of the queries
+MOST = 0.5  # of the queries at which a head matters
 
 
 class Weights(NamedTuple):
@@ -93,7 +94,8 @@ def find_reads(
 def answers_of(
     model: GPT, matters: list[list[Matters]], place: int, tokens_BT: Tensor, every: int
 ) -> Tensor:
-    """Return the answers of the kind that is at a place in the list of each head, (L, H, B, T).
+    """Return the first answers of the kind that is at a place in the list of each head,
+    (L, H, B, T).
 
     Args:
         tokens_BT, every: see `find_reads`.
@@ -243,13 +245,14 @@ def add_reads_there(
     place: int,
 ) -> None:
     """Add what each head attends to where it matters, if it does so there twice as much as
-    anywhere, and as position alone would.
+    anywhere, and as position alone would, and if most of these queries have such a key.
 
     Args:
         there: the weights at the answers that are at this place in the list of each head.
     """
     first, second = halves(there)
     fits_LHN = fitting(targets, first, second)
+    fits_LHN &= second.count_LHBN.sum(2) > MOST * second.queries_LHB.sum(2)[..., None]
     fits_LHN &= ~torch.tensor([target.is_position for target in targets.names])
     fits_LHN &= second.means()[0] > TIMES * halves(anywhere)[1].means()[0]
     nats_HN = first.explained().where(fits_LHN, 0).flatten(0, 1)

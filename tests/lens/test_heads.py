@@ -64,7 +64,7 @@ JOBS = [
 def test_a_job_is_a_line_and_a_sentence() -> None:
     assert [[str(cell) for cell in row] for row in table_of_jobs(JOBS).rows[1:]] == [
         ["L0H0", "the last 4 tokens (0.50)", "↵ ] (+0.71 ± 0.10; +0.01)", "(0.0131, 0.003)"],
-        ["", "there: the last [ (0.60)", "", "None"],
+        ["", "at ↵: the last [ (0.60)", "", "None"],
         ["", "the last ↵, up to 64 back (0.29)", "", "None"],
         ["L0H1", "nothing found", "nothing found", "(0.0001, 0.003)"],
         ["L1H0", "the last 4 tokens (0.50)", "everywhere", "(0.41, 0.02)"],
@@ -93,7 +93,7 @@ def test_a_job_is_a_line_and_a_sentence() -> None:
     assert [job.line() for job in JOBS[1:]] == ["nothing found", "everywhere"]
     sentence = JOBS[0].sentence()
     assert "0.29 of its weight to the last ↵, up to 64 back, where position alone would" in sentence
-    assert "+0.71 ± 0.10 nats where the answer is ↵ ], and +0.01 elsewhere (there, it" in sentence
+    assert "+0.71 ± 0.10 nats where the answer is ↵ ], and +0.01 elsewhere (at ↵, it" in sentence
 
 
 def test_two_runs_and_several_seeds_are_compared_by_job() -> None:
