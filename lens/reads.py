@@ -65,12 +65,16 @@ class Weights(NamedTuple):
         both = self.own_LHBN.sum(2) / count_LHN, self.expected_LHBN.sum(2) / count_LHN
         return both[0].clamp(tiny, 1 - tiny), both[1].clamp(tiny, 1 - tiny)
 
+    def shares(self) -> Tensor:
+        """Return the share of the queries that have such keys, (L, H, N)."""
+        return self.count_LHBN.sum(2) / self.queries_LHB.sum(2).clamp(min=1)[..., None]
+
     def explained(self) -> Tensor:
-        """Return the nats that each target explains of each head's attention, (L, H, N)."""
+        """Return the nats that each target explains of each head's attention at a query that has
+        such keys, (L, H, N)."""
         a_LHN, p_LHN = self.means()
-        share_LHN = self.count_LHBN.sum(2) / self.queries_LHB.sum(2).clamp(min=1)[..., None]
         others_LHN = (1 - a_LHN) * ((1 - a_LHN) / (1 - p_LHN)).log()
-        return share_LHN * (a_LHN * (a_LHN / p_LHN).log() + others_LHN)
+        return a_LHN * (a_LHN / p_LHN).log() + others_LHN
 
 
 def find_reads(
@@ -219,7 +223,7 @@ def reads_anywhere(
     a_LHN, p_LHN = first.means()
     certain_LHN = (a_LHN / p_LHN).log() - mean_N > beyond_chance(len(targets.names)) * spread_N
     fits_LHN = fitting(targets, first, second) & certain_LHN
-    nats_HN = first.explained().where(fits_LHN, 0).flatten(0, 1)
+    nats_HN = (first.shares() * first.explained()).where(fits_LHN, 0).flatten(0, 1)
     a_HN, p_HN = (each.flatten(0, 1) for each in second.means())
     is_position_N = torch.tensor([target.is_position for target in targets.names])
     by_distance = functools.cache(partial(weight_by_distance, model, tokens_BT[half:]))
@@ -252,7 +256,7 @@ def add_reads_there(
     """
     first, second = halves(there)
     fits_LHN = fitting(targets, first, second)
-    fits_LHN &= second.count_LHBN.sum(2) > MOST * second.queries_LHB.sum(2)[..., None]
+    fits_LHN &= second.shares() > MOST
     fits_LHN &= ~torch.tensor([target.is_position for target in targets.names])
     fits_LHN &= second.means()[0] > TIMES * halves(anywhere)[1].means()[0]
     nats_HN = first.explained().where(fits_LHN, 0).flatten(0, 1)
