@@ -117,7 +117,7 @@ class Job(NamedTuple):
                 f"gives {each.weight:.2f} of its weight to {each.target}, where {by} would give "
                 f"{each.expected:.2f}"
             )
-        text = f"{self.name} {', and '.join(parts) or 'attends to nothing that was found'}."
+        text = f"{self.name} {', and '.join(parts) or 'has no target that holds everywhere'}."
         costs = []
         for found in self.matters:
             cost = "{:+.2f} ± {:.2f}".format(*found.there)

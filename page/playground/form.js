@@ -42,10 +42,13 @@ function choice(field, choose) {
 
 const possible = (field) => (field.key !== "n_kv_head" ? field : { ...field,
   values: field.values.filter((n_kv_head) => isShared({ ...setting, n_kv_head })) });
+/** What the address keeps of the choices: another model may have neither the head nor the token. */
+const hashFor = ({ key }) => (["task", "n_layer", "n_head"].includes(key)
+  ? state.more ? "#more=true" : "" : location.hash);
 const newModel = (field) => choice(possible(field), (text, input) => {
   const value = valueOf(field, text);
   if (value === undefined) say(impossible(field, text));
-  else if (mayReplace()) location.search = linkTo(state.kept, { [field.key]: value });
+  else if (mayReplace()) location.href = linkTo(state.kept, { [field.key]: value }) + hashFor(field);
   else if (field.values) input.value = inWords(setting[field.key]);
 });
 const [task, layers, heads, width, ...others] = FIELDS.filter(({ key }) => key !== "pace");
@@ -102,7 +105,7 @@ async function open(file) {
     carry({ file: { name: file.name, text, weights: url.slice(url.indexOf(",") + 1) } });
     const search = `?${new URLSearchParams({ file: file.name })}`;
     if (search === location.search) location.reload();
-    else location.href = search + (state.more ? "#more=true" : "");
+    else location.href = search + hashFor({ key: "task" });
   } catch ({ message }) {
     say(`${file.name} cannot be opened: ${message}.`);
   }

@@ -107,6 +107,14 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
         assert steps_of(tab)[-1] == steps and f"step {steps} " in settle(tab).inner_text("#moment")
 
 
+def test_new_task_forgets_the_head_that_it_does_not_have(play: Open) -> None:
+    tab = play("?task=repeat#head=L1H1")
+    assert tab.inner_text("#head-title").startswith("L1H1")
+    with tab.expect_navigation():
+        tab.select_option("#set-task", "stories")
+    assert "this page does not have" not in settle(tab).inner_text("body")
+
+
 def test_head_that_forms_is_selected_unless_the_reader_selects_another(play: Open) -> None:
     tab = play("?max_steps=20#head=L0H1")
     tab.click("#train")
