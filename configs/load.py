@@ -108,7 +108,7 @@ def read_command_line(
 
     Args:
         sections: dataclasses whose fields are flags, by the prefix of the flags. A command's own
-            flags have no prefix: theirs are "" and ".".
+            flags have no prefix: their keys are "" and ".".
         positionals: maximum number of positional arguments.
 
     Raises:
