@@ -153,11 +153,14 @@ def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> I
 def heads_given(attn: MultiHeadAttention, z_BHTD: Tensor) -> Iterator[None]:
     """Let an attention layer take the outputs of its heads, before W_O, from `z_BHTD` instead of
     computing them, inside the `with` block. Its input is ignored."""
+    own = vars(attn).get("forward")  # somebody may have replaced it
     vars(attn)["forward"] = lambda *args, **options: attn.out(attn.merge_heads(z_BHTD))
     try:
         yield
     finally:
         del vars(attn)["forward"]
+        if own:
+            vars(attn)["forward"] = own
 
 
 def rotated(rotary: Rotary, x: Tensor, by: int) -> Tensor:

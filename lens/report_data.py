@@ -161,7 +161,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "jobs": [
             {
                 "line": job.line(),
-                "matters": " ".join(job.matters[0].names) if job.matters else job.matters_for[0],
+                "matters": job.matters[0].answers if job.matters else job.matters_for[0],
                 "reads": [each.target for each in job.reads],
                 "sentence": job.sentence(),
                 "tokens": job.tokens,

@@ -119,13 +119,15 @@ def test_head_attends_to_something_only_where_it_matters() -> None:
     model.token_embedding.weight[range(V), range(V)] = 1.0
     attn: Any = model.blocks[0].attn
     attn.query.weight[1, 0], attn.key.weight[1, 1] = 6.0, T**0.5
-    matters = [
-        [Matters(["c"], True, (1.0, 0.1), 0.0, tokens == 0)],
-        *[[] for _ in range(2 * H - 1)],
-    ]
+    at_a = Matters(["c"], True, (1.0, 0.1), 0.0, tokens == 0)
+    matters = [[at_a], *[[] for _ in range(2 * H - 1)]]
     reads = find_reads(model, tokens[::3], LABELS, matters, 3)
     there = matters[0][0].reads
     assert reads[0] == [] and there and there.target == "every b" and there.weight > 0.9
+    rare = torch.where((tokens == 1) & (torch.arange(120) % 5 < 3)[:, None], 2, tokens)
+    matters[0] = [at_a]
+    find_reads(model, rare[::3], LABELS, matters, 3)
+    assert matters[0][0].reads is None  # most answers have no b before them
 
 
 def test_untrained_heads_attend_to_nothing() -> None:
@@ -150,6 +152,7 @@ def test_answers_are_found_where_ablation_costs_most() -> None:
     costs = 0.02 + 0.1 * noise + 0.5 * torch.stack((of_tokens, copied, torch.ones_like(copied)))
     first, second, third = what_matters(costs, tokens, LABELS)
     assert [{*first[0].names}, len(first)] == [{"d", "f"}, 1]
+    assert torch.equal(first[0].at_BT, tokens[:, 1:] == LABELS.index(first[0].names[0]))
     assert first[0].there[0] == pytest.approx(0.52, abs=0.05)
     assert first[0].elsewhere == pytest.approx(0.02, abs=0.01)
     assert [each.answers for each in second] == ["copies of 4 or more"] and third == []

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -116,3 +117,13 @@ def test_non_finite_or_modified_logits_are_rejected(model: GPT) -> None:
     blocks_of(model)[0].mlp.up.weight.data *= 1e38
     with pytest.raises(FloatingPointError, match="not finite"):
         capture(model, TEXT[:, 1:])
+
+
+def test_ablation_needs_attention_that_ends_with_its_heads(model: GPT) -> None:
+    """A layer that does more with its heads is rejected, and keeps its own forward pass."""
+    attn: Any = blocks_of(model)[0].attn
+    forward = attn.forward
+    attn.forward = doubled = lambda *args, **options: 2 * forward(*args, **options)
+    with pytest.raises(UserError, match="an attention layer W_O of its heads"):
+        ablate(model, TEXT)
+    assert attn.forward is doubled
